@@ -1,0 +1,74 @@
+"""The exceptions a user can meet.
+
+UnimargError
+├── NetworkError        a network that is not one: cycle, wrong shape, row that does not sum to 1
+├── FormatError         a file that cannot be read or written; carries path and line
+├── EvidenceError       unknown variable or state, contradictory or malformed evidence
+│   └── ImpossibleEvidenceError   the evidence has probability zero, and that is proven
+├── TooExpensiveError   exact inference would need more memory than allowed; carries the figure
+└── UsageError          an argument out of range, an unknown name
+
+All of them are ``ValueError`` too: the mistake is in what was given, and the sentence says what.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+from os import PathLike
+
+
+class UnimargError(ValueError):
+    """Base of every error this package raises on purpose."""
+
+
+class NetworkError(UnimargError):
+    """The network is not a valid Bayesian network."""
+
+
+class FormatError(UnimargError):
+    """A file cannot be read or written.
+
+    ``path`` and ``line`` say where; either may be None when it is not known.
+    """
+
+    def __init__(self, message: str, path: str | PathLike[str] | None = None, line: int | None = None):
+        self.message, self.path, self.line = message, path, line
+        where = "" if path is None else f"{path}: " if line is None else f"{path}:{line}: "
+        if path is None and line is not None:
+            where = f"line {line}: "
+        super().__init__(where + message)
+
+
+class EvidenceError(UnimargError):
+    """The evidence does not fit the network."""
+
+
+class ImpossibleEvidenceError(EvidenceError):
+    """The evidence has probability zero under the network."""
+
+
+class TooExpensiveError(UnimargError):
+    """Exact inference was declined; ``predicted_bytes`` is what it would have needed."""
+
+    def __init__(self, message: str, predicted_bytes: float):
+        super().__init__(message)
+        self.predicted_bytes = predicted_bytes
+
+
+class UsageError(UnimargError):
+    """An argument is out of range or names something that does not exist."""
+
+
+def closest(name: object, allowed: Iterable[str], limit: int = 8) -> str:
+    """A hint for an unknown name: the closest allowed one, else the first few.
+
+    >>> closest("smok", ["smoke", "lung"])
+    "did you mean 'smoke'?"
+    """
+    allowed = list(allowed)
+    match = difflib.get_close_matches(str(name), allowed[:5000], n=1, cutoff=0.6)
+    if match:
+        return f"did you mean {match[0]!r}?"
+    shown = ", ".join(repr(a) for a in allowed[:limit])
+    return f"allowed: {shown}" + (f" and {len(allowed) - limit} more" if len(allowed) > limit else "")

@@ -1,0 +1,126 @@
+"""Evidence: the only place where a user's names become numbers.
+
+Evidence is one mapping from a variable's name to what is known of it:
+
+- a state's label or index: hard evidence, X = k;
+- a likelihood, as a list over the states or a ``{label: value}`` mapping: virtual evidence,
+  proportional to P(what was seen | X = k) (Pearl 1988). Where only one state is possible it is hard.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from numbers import Integral, Real
+
+import numpy as np
+
+from unimarg.errors import EvidenceError, closest
+from unimarg.network import Floats, Network, Variable
+
+
+@dataclass(frozen=True, eq=False)
+class Evidence:
+    """Findings by node index: ``hard`` states and ``virtual`` likelihoods ``[card]``."""
+
+    hard: Mapping[int, int]
+    virtual: Mapping[int, Floats]
+
+    def __len__(self) -> int:
+        return len(self.hard) + len(self.virtual)
+
+    @property
+    def nodes(self) -> set[int]:
+        return {*self.hard, *self.virtual}
+
+
+def parse_evidence(net: Network, evidence: Mapping[str, object] | None) -> Evidence:
+    """Check a user's evidence against the network.
+
+    >>> from unimarg.network import Network, Variable
+    >>> net = Network([Variable("rain")], {}, {"rain": [0.8, 0.2]})
+    >>> dict(parse_evidence(net, {"rain": "yes"}).hard)
+    {0: 1}
+    """
+    hard: dict[int, int] = {}
+    virtual: dict[int, Floats] = {}
+    if evidence is not None and not isinstance(evidence, Mapping):
+        raise EvidenceError(f"evidence must be a mapping from variable to state, not {type(evidence).__name__}")
+    for name, value in (evidence or {}).items():
+        if name not in net.index:
+            raise EvidenceError(f"there is no variable {name!r}; {closest(name, net.names)}")
+        i = net.index[name]
+        found = _finding(net.variables[i], value)
+        if isinstance(found, int):
+            hard[i] = found
+        else:
+            virtual[i] = found
+    return Evidence(hard, virtual)
+
+
+def _finding(variable: Variable, value: object) -> int | Floats:
+    if isinstance(value, str | bool | np.bool_ | Real):
+        return state_index(variable, value)
+    if isinstance(value, Mapping | Sequence | np.ndarray):
+        likelihood = _likelihood(variable, value)
+        possible = np.flatnonzero(likelihood)
+        # a single possible state with likelihood 1 is that state; another number would change P(e)
+        if len(possible) == 1 and likelihood[possible[0]] == 1:
+            return int(possible[0])
+        return likelihood
+    raise EvidenceError(f"{variable.name!r} cannot be {value!r}; give a state ({', '.join(variable.states)}), its index or a likelihood")
+
+
+def state_index(variable: Variable, value: object) -> int:
+    """A state's index from its label or its index; a label wins, and an ambiguity is an error."""
+    label = str(value)
+    by_label = variable.states.index(label) if label in variable.states else None
+    if isinstance(value, bool | np.bool_):
+        # True is not "state 1" unless a state says so
+        by_label = (
+            by_label if by_label is not None else next((i for i, s in enumerate(variable.states) if s.lower() == label.lower()), None)
+        )
+        by_index = None
+    else:
+        by_index = _as_index(variable, value)
+    if by_label is None and by_index is None:
+        raise EvidenceError(f"{variable.name!r} has no state {label!r}; {closest(label, variable.states)}")
+    if by_label is not None and by_index is not None and by_label != by_index and not isinstance(value, str):
+        raise EvidenceError(
+            f"{variable.name!r}: {value!r} could be the state labelled {variable.states[by_label]!r} or state number {by_index} "
+            f"({variable.states[by_index]!r}); give the label as a string"
+        )
+    return by_label if by_label is not None else by_index  # pyright: ignore[reportReturnType]
+
+
+def _as_index(variable: Variable, value: object) -> int | None:
+    if isinstance(value, str):
+        return None
+    assert isinstance(value, Real)
+    number = float(value)
+    if not isinstance(value, Integral) and not number.is_integer():
+        return None
+    return int(number) if 0 <= number < variable.card else None
+
+
+def _likelihood(variable: Variable, value: Mapping[object, object] | Sequence[object] | np.ndarray) -> Floats:
+    try:
+        if isinstance(value, Mapping):
+            likelihood = np.zeros(variable.card)
+            for state, number in value.items():
+                likelihood[state_index(variable, state)] = float(number)  # pyright: ignore[reportArgumentType]
+        else:
+            likelihood = np.array(value, dtype=np.float64)
+    except (TypeError, ValueError) as e:
+        if isinstance(e, EvidenceError):
+            raise
+        raise EvidenceError(f"the likelihood of {variable.name!r} must be numbers, not {value!r}") from None
+    if likelihood.shape != (variable.card,):
+        raise EvidenceError(
+            f"the likelihood of {variable.name!r} needs {variable.card} numbers, one for each of {', '.join(variable.states)}"
+        )
+    if not np.isfinite(likelihood).all() or (likelihood < 0).any():
+        raise EvidenceError(f"the likelihood of {variable.name!r} must be finite and not negative: {likelihood.tolist()}")
+    if not likelihood.any():
+        raise EvidenceError(f"the likelihood of {variable.name!r} is zero for every state")
+    return likelihood

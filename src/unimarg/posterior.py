@@ -1,0 +1,102 @@
+"""What a query returns: marginals, their errors, and how far to trust them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from unimarg.errors import UsageError, closest
+from unimarg.network import Floats, Variable
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+@dataclass(frozen=True, eq=False)
+class Posterior(Mapping[str, dict[str, float]]):
+    """Posterior marginals of some variables given evidence.
+
+    ``post["lung"]`` is ``{"yes": 0.10, "no": 0.90}``. Exact answers have zero errors, infinite ESS and
+    method ``exact``.
+    """
+
+    variables: tuple[Variable, ...]
+    probabilities: tuple[Floats, ...]  # one [card] for each variable
+    std_errors: tuple[Floats, ...]  # likewise
+    log_evidence: float
+    log_evidence_error: float
+    ess: float
+    k_hat: float
+    samples: int
+    method: str
+    status: str  # ok, low_ess or failed
+    seconds: float
+    message: str = ""  # one sentence where the status is not ok
+
+    @classmethod
+    def exact(cls, variables: Sequence[Variable], probabilities: Sequence[Floats], log_evidence: float, seconds: float) -> Posterior:
+        """An answer without sampling error."""
+        zeros = tuple(np.zeros(v.card) for v in variables)
+        return cls(tuple(variables), tuple(probabilities), zeros, log_evidence, 0.0, np.inf, -np.inf, 0, "exact", "ok", seconds)
+
+    def _position(self, name: str) -> int:
+        for i, v in enumerate(self.variables):
+            if v.name == name:
+                return i
+        raise UsageError(f"{name!r} is not among the targets; {closest(name, [v.name for v in self.variables])}")
+
+    def __getitem__(self, name: str) -> dict[str, float]:
+        i = self._position(name)
+        return dict(zip(self.variables[i].states, self.probabilities[i].tolist(), strict=True))
+
+    def __contains__(self, name: object) -> bool:
+        return any(v.name == name for v in self.variables)
+
+    def __iter__(self) -> Iterator[str]:
+        return (v.name for v in self.variables)
+
+    def __len__(self) -> int:
+        return len(self.variables)
+
+    def error(self, name: str) -> dict[str, float]:
+        """The standard error of each state's probability."""
+        i = self._position(name)
+        return dict(zip(self.variables[i].states, self.std_errors[i].tolist(), strict=True))
+
+    def rows(self) -> Iterator[tuple[str, str, float, float]]:
+        """(variable, state, probability, standard error) for every state, in order."""
+        for v, p, e in zip(self.variables, self.probabilities, self.std_errors, strict=True):
+            yield from zip([v.name] * v.card, v.states, p.tolist(), e.tolist(), strict=True)
+
+    def table(self) -> pd.DataFrame:
+        """A DataFrame with columns variable, state, probability, std_error."""
+        import pandas as pd
+
+        return pd.DataFrame(list(self.rows()), columns=["variable", "state", "probability", "std_error"])
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain numbers and strings, ready for JSON (infinite and undefined become None)."""
+
+        def number(x: float) -> float | None:
+            return float(x) if np.isfinite(x) else None
+
+        return {
+            "method": self.method,
+            "status": self.status,
+            "message": self.message,
+            "log_evidence": number(self.log_evidence),
+            "log_evidence_error": number(self.log_evidence_error),
+            "ess": number(self.ess),
+            "k_hat": number(self.k_hat),
+            "samples": self.samples,
+            "seconds": self.seconds,
+            "marginals": {n: self[n] for n in self},
+            "std_errors": {n: self.error(n) for n in self},
+        }
+
+    def __repr__(self) -> str:
+        trust = "exact" if self.method == "exact" else f"ess {self.ess:.0f}, status {self.status}"
+        return f"Posterior({len(self)} variables, method {self.method!r}, {trust}, log P(e) {self.log_evidence:.4f})"
