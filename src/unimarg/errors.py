@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
+from numbers import Integral
 from os import PathLike
 
 
@@ -72,3 +73,10 @@ def closest(name: object, allowed: Iterable[str], limit: int = 8) -> str:
         return f"did you mean {match[0]!r}?"
     shown = ", ".join(repr(a) for a in allowed[:limit])
     return f"allowed: {shown}" + (f" and {len(allowed) - limit} more" if len(allowed) > limit else "")
+
+
+def whole_number(value: object, what: str, least: int, most: int) -> int:
+    """The value as an int, or an error that says what it must be."""
+    if isinstance(value, bool) or not isinstance(value, Integral) or not least <= int(value) <= most:
+        raise UsageError(f"{what} must be a whole number from {least} to {most}, not {value!r}")
+    return int(value)

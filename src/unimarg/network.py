@@ -1,11 +1,6 @@
-"""Discrete Bayesian networks: variables, the mechanisms that make them, and the graph.
+"""Discrete Bayesian networks: variables, the graph, and a mechanism for each variable.
 
-P(x) = prod_i P(x_i | pa_i). A mechanism is either a ``Table`` of probabilities or a ``NoisyMax``,
-
-    P(X <= k | pa) = L(k) * prod_j F_j(k | pa_j),
-
-with L the cumulative sum of ``leak`` and F_j that of ``contributions[j]`` (net of the leak: Diez 1993).
-States ascend from the neutral ("absent") one. A NoisyMax is never expanded to a table unless asked.
+P(x) = prod_i P(x_i | pa_i), where ``mechanism`` says what P(x_i | pa_i) can be.
 
 Everything here is frozen and validated once; variables are kept in topological order, so a parent's
 index is always smaller than its child's.
@@ -18,19 +13,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
-from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from unimarg.errors import NetworkError, UsageError, closest
+from unimarg.mechanism import Floats, Ints, Mechanism, NoisyMax, NoisyOr, Table
 
-Floats: TypeAlias = NDArray[np.float64]
-Ints: TypeAlias = NDArray[np.int64]
+__all__ = ["Floats", "Ints", "Mechanism", "Network", "NoisyMax", "NoisyOr", "Table", "Variable"]
 
 ROW_SUM_TOLERANCE = 1e-3  # a row this close to 1 is renormalised, beyond it is an error
 ROW_SUM_EXACT = 1e-12  # a row this close to 1 is left alone, so that reading what we wrote changes nothing
-MAX_EXPANDED = 2**22  # entries of the largest table that a NoisyMax is expanded to
 
 
 @dataclass(frozen=True)
@@ -60,135 +53,6 @@ class Variable:
     @property
     def card(self) -> int:
         return len(self.states)
-
-
-@dataclass(frozen=True, eq=False)
-class Table:
-    """P(X = k | pa) as an array ``[*parent_cards, card]``."""
-
-    probabilities: Floats
-
-    def __init__(self, probabilities: ArrayLike):
-        object.__setattr__(self, "probabilities", _frozen_array(probabilities, "a table"))
-
-    @property
-    def card(self) -> int:
-        return self.probabilities.shape[-1]
-
-    @property
-    def parent_cards(self) -> tuple[int, ...]:
-        return self.probabilities.shape[:-1]
-
-    @property
-    def parameter_count(self) -> int:
-        """Free parameters: one less than the states, for every parent configuration."""
-        return self.probabilities.size - self.probabilities.size // self.card
-
-    def rows(self, parent_states: Ints) -> Floats:
-        """P(X = . | pa) for parent states ``[n, parents]``, as ``[n, card]``."""
-        return self.probabilities[tuple(np.asarray(parent_states).T)].reshape(len(parent_states), self.card)
-
-    def expand(self, limit: int = MAX_EXPANDED) -> Floats:
-        """The full table, which this already is."""
-        return self.probabilities
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Table) and np.array_equal(self.probabilities, other.probabilities)
-
-
-@dataclass(frozen=True, eq=False)
-class NoisyMax:
-    """Independent causes whose effects combine by the maximum; see the module docstring.
-
-    ``leak`` is a pmf ``[card]`` over the child's states; ``contributions[j]`` is ``[parent_card, card]``,
-    the effect of parent j alone. A parent's neutral row puts all mass on the child's first state.
-    """
-
-    leak: Floats
-    contributions: tuple[Floats, ...]
-
-    def __init__(self, leak: ArrayLike, contributions: Sequence[ArrayLike]):
-        object.__setattr__(self, "leak", _frozen_array(leak, "a leak"))
-        arrays = tuple(_frozen_array(c, f"contribution {j}") for j, c in enumerate(contributions))
-        object.__setattr__(self, "contributions", arrays)
-        if self.leak.ndim != 1:
-            raise NetworkError(f"a leak must have one dimension, not {self.leak.ndim}")
-        for j, c in enumerate(arrays):
-            if c.ndim != 2 or c.shape[1] != self.card:
-                raise NetworkError(f"contribution {j} must have shape [parent states, {self.card}], not {list(c.shape)}")
-
-    @property
-    def card(self) -> int:
-        return self.leak.shape[0]
-
-    @property
-    def parent_cards(self) -> tuple[int, ...]:
-        return tuple(c.shape[0] for c in self.contributions)
-
-    @property
-    def parameter_count(self) -> int:
-        """Free parameters: the leak's, and one row for each state of a parent but the neutral one."""
-        return (self.card - 1) * (1 + sum(c.shape[0] - 1 for c in self.contributions))
-
-    @cached_property
-    def log_cdfs(self) -> tuple[Floats, tuple[Floats, ...]]:
-        """log L(k) ``[card]`` and log F_j(k | pa_j) ``[parent_card, card]``, exactly 0 at the last state."""
-        return _log_cdf(self.leak), tuple(_log_cdf(c) for c in self.contributions)
-
-    def rows(self, parent_states: Ints) -> Floats:
-        """P(X = . | pa) for parent states ``[n, parents]``, as ``[n, card]``.
-
-        P(X = k) = exp(S_k) - exp(S_{k-1}), taken as -exp(S_k) expm1(S_{k-1} - S_k) so that small
-        differences keep their digits.
-        """
-        parent_states = np.asarray(parent_states).reshape(len(parent_states), len(self.contributions))
-        leak, factors = self.log_cdfs
-        sums = np.tile(leak, (len(parent_states), 1))
-        for j, factor in enumerate(factors):
-            sums += factor[parent_states[:, j]]
-        return pmf_from_log_cdf(sums)
-
-    def expand(self, limit: int = MAX_EXPANDED) -> Floats:
-        """The full table ``[*parent_cards, card]``, if it has no more than ``limit`` entries."""
-        size = float(np.prod([float(c) for c in (*self.parent_cards, self.card)]))
-        if size > limit:
-            raise NetworkError(
-                f"a noisy-max with {len(self.contributions)} parents would need a table of {size:.3g} entries; the limit is {limit}"
-            )
-        leak, factors = self.log_cdfs
-        sums = leak
-        for j, factor in enumerate(factors):
-            sums = sums[..., None, :] + factor
-            assert sums.ndim == j + 2
-        return pmf_from_log_cdf(sums)
-
-    def __eq__(self, other: object) -> bool:
-        return (
-            isinstance(other, NoisyMax)
-            and np.array_equal(self.leak, other.leak)
-            and len(self.contributions) == len(other.contributions)
-            and all(np.array_equal(a, b) for a, b in zip(self.contributions, other.contributions, strict=True))
-        )
-
-
-Mechanism: TypeAlias = Table | NoisyMax
-
-
-def NoisyOr(leak: float, contributions: Sequence[float]) -> NoisyMax:  # noqa: N802 (reads as a constructor)
-    """The binary noisy-max: P(X = 0 | pa) = (1 - leak) * prod over present parents of (1 - contribution).
-
-    >>> NoisyOr(0.1, [0.8]).rows(np.array([[0], [1]])).round(3).tolist()
-    [[0.9, 0.1], [0.18, 0.82]]
-    """
-    return NoisyMax([1 - leak, leak], [[[1.0, 0.0], [1 - c, c]] for c in contributions])
-
-
-def pmf_from_log_cdf(sums: Floats) -> Floats:
-    """P(X = k) from S_k = log P(X <= k) along the last axis; -inf minus -inf counts as no mass."""
-    before, here = sums[..., :-1], sums[..., 1:]
-    with np.errstate(invalid="ignore"):
-        gap = np.where(np.isneginf(here), 0.0, before - here)
-    return np.concatenate([np.exp(sums[..., :1]), -np.exp(here) * np.expm1(gap)], axis=-1)
 
 
 @dataclass(frozen=True, eq=False)
@@ -299,26 +163,6 @@ class Network:
         return total
 
 
-def _frozen_array(values: ArrayLike, what: str) -> Floats:
-    try:
-        array = np.array(values, dtype=np.float64)
-    except (TypeError, ValueError) as e:
-        raise NetworkError(f"{what} must be a regular array of numbers") from e
-    if array.ndim == 0 or array.shape[-1] == 0:
-        raise NetworkError(f"{what} must have at least one dimension and one state, not the shape {list(array.shape)}")
-    array.flags.writeable = False
-    return array
-
-
-def _log_cdf(pmf: Floats) -> Floats:
-    cdf = np.cumsum(pmf, axis=-1)
-    # 1 - tail keeps the digits where the tail is small, and makes the last entry exactly 1
-    tail = np.cumsum(pmf[..., :0:-1], axis=-1)[..., ::-1]
-    with np.errstate(divide="ignore"):
-        log = np.where(cdf[..., :-1] < 0.5, np.log(cdf[..., :-1]), np.log1p(-np.minimum(tail, 1.0)))
-    return np.concatenate([log, np.zeros((*pmf.shape[:-1], 1))], axis=-1)
-
-
 def _check_names(names: list[str], parents: Mapping[str, Sequence[str]], mechanisms: Mapping[str, object]) -> None:
     known = set(names)
     if not names:
@@ -420,10 +264,12 @@ def _checked_rows(array: Floats, variable: Variable, parents: list[Variable], wh
         shown = f"{row[:6]}{'...' if len(row) > 6 else ''}"
         return NetworkError(f"{what} of {variable.name!r}{' given ' + given if given else ''} {message}: {shown}")
 
-    if not np.isfinite(array).all():
-        raise fail(~np.isfinite(array).all(axis=-1), "are not all finite numbers")
-    if (array < 0).any():
-        raise fail((array < 0).any(axis=-1), "hold a negative number")
+    infinite = np.asarray(~np.isfinite(array).all(axis=-1))
+    if infinite.any():
+        raise fail(infinite, "are not all finite numbers")
+    negative = np.asarray((array < 0).any(axis=-1))
+    if negative.any():
+        raise fail(negative, "hold a negative number")
     sums = array.sum(axis=-1)
     off = np.abs(sums - 1)
     if (off > ROW_SUM_TOLERANCE).any():

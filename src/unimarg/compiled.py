@@ -1,0 +1,221 @@
+"""Draw samples from a network on the device, and give log P(x_i = k | parents) for every state.
+
+A program scans over blocks of nodes, parents first, and switches between the few kinds there are, so that
+it compiles in seconds whatever the size or depth of the network; evidence, being data, never compiles it
+again. States lie as ``[nodes, samples]``.
+
+Tables are inverted by integers: with u a random 32-bit word and T_k = 2^32 P(X > k | pa), the state is
+the number of k with u < T_k, found by bisection. Nodes with probabilities below 1e-6 use 64 bits. A
+noisy-max keeps D_k = log P(X <= k-1 | pa) - log P(X <= k | pa), a sum over parents of differences taken
+in float64, so that P(X = k) = exp(S_k) (-expm1(D_k)) with S_k = sum over k' > k of D_k' loses no digits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from unimarg.counter import Key, key_from_seed, words
+from unimarg.errors import whole_number
+from unimarg.layout import (
+    MAX_NODES,
+    Arrays,
+    CompiledNetwork,
+    Kind,
+    Layout,
+    NoisyBlocks,
+    Schedule,
+    TableBlocks,
+    Tables,
+    compile_network,
+    power_of_two,
+)
+from unimarg.network import Network
+
+MAX_SAMPLES = 1 << 42
+
+
+def _take_rows(states: jax.Array, rows: jax.Array) -> jax.Array:
+    """states[rows]: on a CPU a handful of slices, which it copies much faster than it gathers."""
+
+    def slices(states: jax.Array, rows: jax.Array) -> jax.Array:
+        return jnp.stack([lax.dynamic_index_in_dim(states, rows[w], 0, keepdims=False) for w in range(rows.shape[0])])
+
+    return lax.platform_dependent(states, rows, cpu=slices, default=lambda states, rows: states[rows])
+
+
+def _table_rows(block: TableBlocks, states: jax.Array) -> jax.Array:
+    """The row of each node's table that the parents' states select, ``[width, samples]``."""
+    index = jnp.broadcast_to(block.offset[:, None], (block.offset.shape[0], states.shape[1]))
+    for p in range(block.parents.shape[-1]):
+        index = index + block.strides[:, p, None] * _take_rows(states, block.parents[:, p]).astype(jnp.int32)
+    return index
+
+
+def _noisy_steps(block: NoisyBlocks, states: jax.Array) -> list[jax.Array]:
+    """D_1 .. D_{card-1}, each ``[width, samples]``."""
+    width, _, parent_steps, card_steps = block.steps.shape
+    start = tuple(jnp.broadcast_to(block.leak[:, k, None], (width, states.shape[1])) for k in range(card_steps))
+
+    def add_parent(j: jax.Array, sums: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
+        state = _take_rows(states, block.parents[:, j])
+        step = block.steps[:, j]
+        for s in range(parent_steps):
+            sums = tuple(d + jnp.where(state == s + 1, step[:, s, k, None], 0) for k, d in enumerate(sums))
+        return sums
+
+    return list(lax.fori_loop(0, block.most, add_parent, start))
+
+
+def _draw_table(kind: Kind, tables: Tables, block: TableBlocks, states: jax.Array, high: jax.Array, low: jax.Array) -> jax.Array:
+    base = _table_rows(block, states) * (kind.card - 1)
+    # an even word never reaches the all-ones threshold: what is certain always happens
+    even = np.uint32(0xFFFFFFFE)
+    high, low = (high, low & even) if kind.fine else (high & even, low)
+    state = jnp.zeros_like(base)
+    step = kind.card // 2
+    while step:
+        at = base + state + (step - 1)
+        threshold = tables.high.at[at].get(mode="promise_in_bounds")
+        above = high < threshold
+        if kind.fine:
+            above |= (high == threshold) & (low < tables.low.at[at].get(mode="promise_in_bounds"))
+        state = state + jnp.where(above, step, 0)
+        step //= 2
+    return state
+
+
+def _uniform(kind: Kind, high: jax.Array, low: jax.Array) -> jax.Array:
+    """In [0, 1], with full precision near 0."""
+    uniform = high.astype(jnp.float32) * np.float32(2.0**-32)
+    return uniform + low.astype(jnp.float32) * np.float32(2.0**-64) if kind.fine else uniform
+
+
+def _draw_noisy(kind: Kind, block: NoisyBlocks, states: jax.Array, high: jax.Array, low: jax.Array) -> jax.Array:
+    below, above = _uniform(kind, high, low), _uniform(kind, ~high, ~low)  # u and 1 - u, each precise near 0
+    state = jnp.zeros(high.shape, jnp.int32)
+    log_cdf = jnp.zeros(high.shape, jnp.float32)
+    for step in reversed(_noisy_steps(block, states)):
+        log_cdf = log_cdf + step
+        exceeds = jnp.where(log_cdf > -0.5, below < -jnp.expm1(log_cdf), above >= jnp.exp(log_cdf))
+        state = state + exceeds
+    return state
+
+
+def _log_p_table(kind: Kind, tables: Tables, block: TableBlocks, states: jax.Array) -> list[jax.Array]:
+    base = _table_rows(block, states) * kind.card
+    return [tables.log_p.at[base + k].get(mode="promise_in_bounds") for k in range(kind.card)]
+
+
+def _log_p_noisy(block: NoisyBlocks, states: jax.Array) -> list[jax.Array]:
+    steps = _noisy_steps(block, states)
+    log_cdf = jnp.zeros_like(steps[0])
+    log_p: list[jax.Array] = []
+    for step in reversed(steps):
+        log_p.append(log_cdf + jnp.log(-jnp.expm1(step)))
+        log_cdf = log_cdf + step
+    return [log_cdf, *reversed(log_p)]
+
+
+def _at(blocks: Any, position: jax.Array) -> Any:
+    return jax.tree.map(lambda a: lax.dynamic_index_in_dim(a, position, 0, False), blocks)
+
+
+@partial(jax.jit, static_argnames=("layout", "n"))
+def _draw(layout: Layout, arrays: Arrays, key: Key, first: jax.Array, n: int) -> jax.Array:
+    samples = first[0] + lax.iota(jnp.uint32, n)
+
+    def branch(k: int, kind: Kind) -> Any:
+        def draw_block(position: jax.Array, states: jax.Array, nodes: jax.Array) -> jax.Array:
+            block = _at(arrays.blocks[k], position)
+            high, low = words(key, samples, nodes.astype(jnp.uint32) + first[1])
+            if kind.noisy:
+                state = _draw_noisy(kind, block, states, high, low)
+            else:
+                state = _draw_table(kind, arrays.tables[layout.table_index[k]], block, states, high, low)
+            return state.astype(layout.dtype)
+
+        return draw_block
+
+    branches = [branch(k, kind) for k, kind in enumerate(layout.kinds)]
+
+    def body(states: jax.Array, now: Schedule) -> tuple[jax.Array, None]:
+        new = lax.switch(now.kind, branches, now.position, states, now.nodes)
+        return lax.dynamic_update_slice(states, new, (now.start, 0)), None
+
+    states, _ = lax.scan(body, jnp.zeros((layout.rows, n), layout.dtype), arrays.schedule)
+    return states if layout.width == 1 else states[arrays.row]  # rows of width 1 lie in the nodes' order
+
+
+def draw(net: CompiledNetwork, key: Key, n: int, first: int = 0) -> jax.Array:
+    """States ``[nodes, n]`` of the samples ``first .. first + n - 1`` of this key.
+
+    ``n`` must be a power of two that divides ``first``, so that the index's upper bits are the chunk's.
+    """
+    assert n & (n - 1) == 0
+    assert first % n == 0
+    assert first + n <= MAX_SAMPLES
+    at = jnp.array([first & 0xFFFFFFFF, (first >> 32) * MAX_NODES], dtype=jnp.uint32)
+    return _draw(net.layout, net.arrays, key, at, n)
+
+
+@partial(jax.jit, static_argnames=("layout",))
+def _log_conditionals(layout: Layout, arrays: Arrays, states: jax.Array) -> jax.Array:
+    n = states.shape[1]
+    rows = jnp.zeros((layout.rows, n), layout.dtype).at[arrays.row].set(states.astype(layout.dtype))
+
+    def branch(k: int, kind: Kind) -> Any:
+        def log_p_block(position: jax.Array) -> jax.Array:
+            block = _at(arrays.blocks[k], position)
+            table = arrays.tables[layout.table_index[k]]
+            log_p = _log_p_noisy(block, rows) if kind.noisy else _log_p_table(kind, table, block, rows)
+            full = jnp.stack(log_p, axis=1)
+            return jnp.pad(full, ((0, 0), (0, layout.card - kind.card), (0, 0)), constant_values=-jnp.inf)
+
+        return log_p_block
+
+    branches = [branch(k, kind) for k, kind in enumerate(layout.kinds)]
+    blocks = lax.map(lambda now: lax.switch(now.kind, branches, now.position), arrays.schedule)
+    return blocks.reshape(layout.rows, layout.card, n)[arrays.row]
+
+
+def log_conditionals(net: CompiledNetwork, states: jax.Array) -> jax.Array:
+    """log P(x_i = k | parents' states) for every state k: ``[nodes, card, n]`` from states ``[nodes, n]``.
+
+    ``card`` is the largest number of states, rounded up to a power of two; states a node lacks get -inf.
+    """
+    return _log_conditionals(net.layout, net.arrays, states)
+
+
+def sample_chunks(net: Network, n: int, seed: int = 0, chunk: int | None = None) -> Iterator[np.ndarray]:
+    """``sample`` in pieces of bounded memory: arrays ``[up to chunk, nodes]`` that add up to n samples."""
+    n = whole_number(n, "the number of samples", 0, MAX_SAMPLES)
+    key = key_from_seed(seed)
+    compiled = compile_network(net)
+    size = compiled.chunk if chunk is None else power_of_two(whole_number(chunk, "the chunk size", 1, MAX_SAMPLES))
+    size = min(size, power_of_two(max(n, 1024)))
+    for first in range(0, n, size):
+        yield np.asarray(draw(compiled, key, size, first)).T[: n - first]
+
+
+def sample(net: Network, n: int, seed: int = 0, chunk: int | None = None) -> np.ndarray:
+    """n samples from the network: integers ``[n, nodes]``, columns in the order of ``net.names``.
+
+    The same seed gives the same samples on the same kind of device, whatever ``chunk`` is. The array lies
+    column by column, so that one variable's samples are contiguous.
+    """
+    pieces = sample_chunks(net, n, seed, chunk)
+    out: np.ndarray | None = None
+    done = 0
+    for piece in pieces:
+        if out is None:
+            out = np.empty((len(net), n), dtype=piece.dtype)
+        out[:, done : done + len(piece)] = piece.T
+        done += len(piece)
+    return (np.empty((len(net), 0), dtype=np.int8) if out is None else out).T
