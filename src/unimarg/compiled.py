@@ -25,6 +25,7 @@ from unimarg.counter import Key, key_from_seed, words
 from unimarg.errors import whole_number
 from unimarg.layout import (
     MAX_NODES,
+    TURN,
     Arrays,
     CompiledNetwork,
     Kind,
@@ -63,14 +64,16 @@ def _noisy_steps(block: NoisyBlocks, states: jax.Array) -> list[jax.Array]:
     width, _, parent_steps, card_steps = block.steps.shape
     start = tuple(jnp.broadcast_to(block.leak[:, k, None], (width, states.shape[1])) for k in range(card_steps))
 
-    def add_parent(j: jax.Array, sums: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
-        state = _take_rows(states, block.parents[:, j])
-        step = block.steps[:, j]
-        for s in range(parent_steps):
-            sums = tuple(d + jnp.where(state == s + 1, step[:, s, k, None], 0) for k, d in enumerate(sums))
+    def add_parents(turn: jax.Array, sums: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
+        for j in range(TURN):
+            state = _take_rows(states, block.parents[:, turn * TURN + j])
+            step = block.steps[:, turn * TURN + j]
+            for s in range(parent_steps):
+                present = state == s + 1
+                sums = tuple(d + jnp.where(present, step[:, s, k, None], 0) for k, d in enumerate(sums))
         return sums
 
-    return list(lax.fori_loop(0, block.most, add_parent, start))
+    return list(lax.fori_loop(0, block.turns, add_parents, start))
 
 
 def _draw_table(kind: Kind, tables: Tables, block: TableBlocks, states: jax.Array, high: jax.Array, low: jax.Array) -> jax.Array:

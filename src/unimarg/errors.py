@@ -68,10 +68,12 @@ def closest(name: object, allowed: Iterable[str], limit: int = 8) -> str:
     "did you mean 'smoke'?"
     """
     allowed = list(allowed)
-    match = difflib.get_close_matches(str(name), allowed[:5000], n=1, cutoff=0.6)
-    if match:
-        return f"did you mean {match[0]!r}?"
-    shown = ", ".join(repr(a) for a in allowed[:limit])
+    name = str(name)
+    if len(name) < 100:  # a hostile name of a megabyte gets no search
+        match = difflib.get_close_matches(name, [a for a in allowed[:5000] if len(a) < 100], n=1, cutoff=0.6)
+        if match:
+            return f"did you mean {match[0]!r}?"
+    shown = ", ".join(repr(a[:100]) for a in allowed[:limit])
     return f"allowed: {shown}" + (f" and {len(allowed) - limit} more" if len(allowed) > limit else "")
 
 

@@ -17,6 +17,7 @@ from unimarg.errors import UsageError
 from unimarg.network import Floats, Mechanism, Network, NoisyMax, Table
 
 FINE = 1e-6  # a probability below this needs 64 random bits
+TURN = 4  # parents that a noisy-max adds at a time: fewer passes over the sums
 MAX_CHUNK = 1 << 16
 CHUNK_BYTES = 1 << 27
 MAX_NODES = 1 << 22  # node numbers share a counter word with the sample index's upper bits
@@ -47,7 +48,7 @@ class TableBlocks(NamedTuple):
 
 
 class NoisyBlocks(NamedTuple):
-    most: jax.Array  # int32 [blocks]: the most parents a node of the block has
+    turns: jax.Array  # int32 [blocks]: of TURN parents each, as many as the block's nodes need
     parents: jax.Array  # int32 [blocks, width, most parents]
     leak: jax.Array  # float32 [blocks, width, card - 1]: D_1 .. D_{card-1} of the leak
     steps: jax.Array  # float32 [blocks, width, most parents, parent_card - 1, card - 1]: of a parent's states 1, 2, ...
@@ -239,8 +240,8 @@ def _cdf_steps(log_cdf: Floats, card: int) -> Floats:
 
 
 def _noisy_blocks(net: Network, kind: Kind, blocks: list[list[int]], row: np.ndarray, width: int) -> NoisyBlocks:
-    most = max(len(net.parents[i]) for nodes in blocks for i in nodes)
-    count = [max(len(net.parents[i]) for i in nodes) for nodes in blocks]
+    turns = [-(-max(len(net.parents[i]) for i in nodes) // TURN) for nodes in blocks]
+    most = TURN * max(turns)
     parents = np.zeros((len(blocks), width, most))
     leak = np.zeros((len(blocks), width, kind.card - 1), np.float32)
     steps = np.zeros((len(blocks), width, most, kind.parent_card - 1, kind.card - 1), np.float32)
@@ -253,4 +254,4 @@ def _noisy_blocks(net: Network, kind: Kind, blocks: list[list[int]], row: np.nda
             parents[b, w, : len(log_factors)] = row[list(net.parents[i])]
             for j, factor in enumerate(log_factors):
                 steps[b, w, j, : len(factor) - 1] = _cdf_steps(factor, kind.card)[1:]
-    return NoisyBlocks(_ints(count), _ints(parents), jnp.asarray(leak), jnp.asarray(steps))
+    return NoisyBlocks(_ints(turns), _ints(parents), jnp.asarray(leak), jnp.asarray(steps))

@@ -1,0 +1,33 @@
+# Each target does its own set-up in .venv; only Python 3.11+ and make are needed.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+
+.PHONY: setup demo test lint bench
+
+setup: $(VENV)/.ready
+
+$(VENV)/.ready: pyproject.toml constraints.txt
+	$(PYTHON) -c 'import sys; sys.exit("unimarg needs Python 3.11 or newer, this is " + sys.version.split()[0] if sys.version_info < (3, 11) else 0)'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[test]'
+	touch $@
+
+demo: setup
+	$(BIN)/unimarg demo
+
+test: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/python -m pytest
+
+lint: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/basedpyright
+
+# Against pgmpy and pyAgrum, side by side in one run: on the examples, or on NETWORKS=folder of .bif files
+NETWORKS ?= src/unimarg/examples
+bench: setup
+	$(BIN)/python benchmarks/load_bif.py $(NETWORKS)
+	$(BIN)/python benchmarks/sampling.py $(NETWORKS)

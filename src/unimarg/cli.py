@@ -1,0 +1,273 @@
+"""The command line: thin functions over the library, one for each verb.
+
+A user's mistake ends with one sentence on standard error and exit code 2, never with a traceback.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from unimarg.errors import EvidenceError, UnimargError, UsageError, closest
+
+if TYPE_CHECKING:
+    from unimarg.network import Network
+    from unimarg.posterior import Posterior
+
+app = typer.Typer(
+    no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, context_settings={"help_option_names": ["-h", "--help"]}
+)
+
+NetworkArgument = Annotated[str, typer.Argument(metavar="NETWORK", help="A network file, or the name of an example: asia, alarm, clinic.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for a program to read.")]
+SeedOption = Annotated[int, typer.Option(help="The same seed gives the same answer.")]
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """The entry point of ``unimarg``."""
+    try:
+        app(arguments)
+    except UnimargError as e:
+        _fail(str(e))
+    except BrokenPipeError:
+        sys.stderr.close()  # the reader of a pipe has gone: nothing to say
+        sys.exit(1)
+    except OSError as e:
+        _fail(f"{e.filename}: {e.strerror}" if e.filename else str(e))
+
+
+def _fail(message: str) -> None:
+    print(f"unimarg: {message}", file=sys.stderr)
+    sys.exit(2)
+
+
+@app.callback()
+def _root() -> None:
+    """Inference in large Bayesian networks: fast, and with a number that says how far to trust it."""
+
+
+@app.command()
+def info(network: NetworkArgument, as_json: JsonOption = False) -> None:
+    """Describe a network.
+
+    Example: unimarg info alarm
+    """
+    net = _network(network)
+    facts = _facts(net)
+    if as_json:
+        return print(json.dumps(facts, indent=2))
+    from rich.console import Console
+    from rich.table import Table as Grid
+
+    grid = Grid.grid(padding=(0, 2))
+    for name, value in facts.items():
+        shown = (
+            ", ".join(f"{k} ({v})" for k, v in value.items())
+            if isinstance(value, dict)
+            else f"{value:,}"
+            if isinstance(value, int)
+            else value
+        )
+        grid.add_row(name.replace("_", " "), str(shown))
+    Console(highlight=False).print(grid)
+    return None
+
+
+def _facts(net: Network) -> dict[str, Any]:
+    from unimarg.network import NoisyMax
+
+    groups: dict[str, int] = {}
+    for v in net.variables:
+        if v.group:
+            groups[v.group] = groups.get(v.group, 0) + 1
+    return {
+        "name": net.name,
+        "variables": len(net),
+        "arcs": net.arc_count,
+        "parameters": net.parameter_count,
+        "noisy_max_nodes": sum(isinstance(m, NoisyMax) for m in net.mechanisms),
+        "most_parents": max(len(pa) for pa in net.parents),
+        "most_states": int(net.cards.max()),
+        "levels": int(net.levels.max()) + 1,
+        "groups": groups,
+    }
+
+
+@app.command()
+def convert(
+    source: NetworkArgument,
+    target: Annotated[Path, typer.Argument(help="The file to write: .bif .xmlbif .net .uai .xdsl, each also with .gz.")],
+) -> None:
+    """Read a network in one format and write it in another.
+
+    Example: unimarg convert alarm.bif alarm.xdsl
+    """
+    from unimarg.formats import save
+
+    net = _network(source)
+    save(net, target)
+    print(f"{target}: {len(net)} variables, {net.arc_count} arcs")
+
+
+@app.command()
+def sample(
+    network: NetworkArgument,
+    n: Annotated[int, typer.Option("-n", "--samples", help="How many samples.")] = 1000,
+    seed: SeedOption = 0,
+    output: Annotated[Path | None, typer.Option("-o", "--output", help="A CSV file, also .csv.gz; standard output if not given.")] = None,
+    indices: Annotated[bool, typer.Option("--indices", help="Write state numbers instead of labels.")] = False,
+) -> None:
+    """Draw samples as CSV, one column for each variable. Memory does not grow with their number.
+
+    Example: unimarg sample asia -n 1000000 -o asia.csv
+    """
+    import contextlib
+
+    from unimarg.compiled import sample_chunks
+    from unimarg.formats.atomic import open_atomic
+
+    net = _network(network)
+    chunks = sample_chunks(net, n, seed)
+    with contextlib.ExitStack() as stack:
+        out = sys.stdout if output is None else stack.enter_context(open_atomic(output))
+        advance = stack.enter_context(_progress(n, "sampling", show=output is not None))
+        out.write(_csv_line(net.names))
+        for piece in chunks:
+            _write_samples(out, net, piece, indices)
+            advance(len(piece))
+
+
+def _csv_line(cells: Sequence[str]) -> str:
+    import csv
+    import io
+
+    line = io.StringIO()
+    csv.writer(line, lineterminator="\n").writerow(cells)
+    return line.getvalue()
+
+
+def _write_samples(out: Any, net: Network, states: Any, indices: bool) -> None:
+    import numpy as np
+
+    labels = [[str(k) for k in range(v.card)] if indices else [_csv_line([s])[:-1] for s in v.states] for v in net.variables]
+    for part in np.array_split(states, max(1, len(states) * len(net) // 1_000_000)):
+        columns = [np.array(names, dtype=object)[part[:, i]] for i, names in enumerate(labels)]
+        out.write("".join(",".join(row) + "\n" for row in zip(*columns, strict=True)))
+
+
+def _progress(total: int, what: str, show: bool) -> Any:
+    """A context whose value takes steps; a bar on a terminal only."""
+    import contextlib
+
+    @contextlib.contextmanager
+    def bar() -> Any:
+        if not (show and sys.stderr.isatty()):
+            yield lambda steps: None
+            return
+        from rich.console import Console
+        from rich.progress import Progress
+
+        with Progress(console=Console(stderr=True)) as progress:
+            task = progress.add_task(what, total=total)
+            yield lambda steps: progress.advance(task, steps)
+
+    return bar()
+
+
+@app.command()
+def query(
+    network: NetworkArgument,
+    evidence: Annotated[
+        list[str] | None,
+        typer.Option("-e", "--evidence", metavar="NAME=STATE", help="A finding, or a likelihood as NAME=yes:0.9,no:0.2. May be repeated."),
+    ] = None,
+    case: Annotated[Path | None, typer.Option("--case", help="A JSON file with evidence as an object.")] = None,
+    target: Annotated[list[str] | None, typer.Option("-t", "--target", help="A variable to report; all if not given.")] = None,
+    method: Annotated[str, typer.Option(help="exact")] = "exact",
+    memory: Annotated[float, typer.Option(help="GiB that exact inference may use.")] = 4.0,
+    as_json: JsonOption = False,
+) -> None:
+    """Posterior marginals given evidence.
+
+    Example: unimarg query asia -e dysp=yes -e smoke=no -t lung
+    """
+    if method != "exact":
+        raise UsageError(f"there is no method {method!r}; {closest(method, ['exact'])}")
+    from unimarg.exact import exact
+
+    net = _network(network)
+    findings = _case(case) | dict(_finding(net, text) for text in evidence or [])
+    post = exact(net, findings, target or None, memory=int(memory * 2**30))
+    print(json.dumps(post.to_dict(), indent=2)) if as_json else _show(post, set(findings) if target is None else set())
+
+
+def _case(path: Path | None) -> dict[str, Any]:
+    if path is None:
+        return {}
+    try:
+        case = json.loads(path.read_bytes())
+    except (json.JSONDecodeError, UnicodeDecodeError, RecursionError) as e:
+        raise EvidenceError(f"{path} is not JSON: {e}") from None
+    if not isinstance(case, dict):
+        raise EvidenceError(f"{path} must hold one JSON object, from variable to state")
+    return case
+
+
+def _finding(net: Network, text: str) -> tuple[str, Any]:
+    """NAME=STATE or NAME=state:likelihood,...; a name or a label may hold '=', ':' or ',' itself."""
+    cuts = [i for i, c in enumerate(text) if c == "="]
+    if not cuts:
+        raise EvidenceError(f"evidence is given as NAME=STATE, not {text!r}")
+    cut = next((i for i in cuts if text[:i] in net.index), cuts[0])
+    name, value = text[:cut], text[cut + 1 :]
+    if name in net.index and value in net.variables[net.index[name]].states:
+        return name, value
+    if ":" not in value:
+        return name, int(value) if value.isdecimal() and len(value) < 10 else value
+    likelihood: dict[str, float] = {}
+    for part in value.split(","):
+        state, _, number = part.rpartition(":")
+        try:
+            likelihood[state] = float(number)
+        except ValueError:
+            raise EvidenceError(f"the likelihood of {name!r} is given as state:number,state:number, not {value!r}") from None
+    return name, likelihood
+
+
+def _show(post: Posterior, hidden: set[str]) -> None:
+    from rich.console import Console
+    from rich.table import Table as Grid
+
+    grid = Grid(box=None, pad_edge=False)
+    for heading in ("variable", "state"):
+        grid.add_column(heading, no_wrap=True)
+    grid.add_column("probability", justify="right")
+    grid.add_column("")
+    before = ""
+    for name, state, p, _ in post.rows():
+        if name not in hidden:
+            grid.add_row(name if name != before else "", state, f"{p:.4f}", "█" * round(24 * p) or ("▏" if p > 0 else ""))
+            before = name
+    console = Console(highlight=False)
+    console.print(grid)
+    console.print(f"[dim]{post.method}, log P(evidence) = {post.log_evidence:.6g}, {post.seconds * 1000:.0f} ms[/dim]")
+
+
+@app.command()
+def demo() -> None:
+    """A minute with unimarg, on the networks that come with it."""
+    from unimarg.demo import run
+
+    run()
+
+
+def _network(source: str) -> Network:
+    from unimarg.examples import example, example_names
+    from unimarg.formats import load
+
+    return example(source) if source in example_names() and not Path(source).exists() else load(source)

@@ -1,0 +1,140 @@
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+from networks import all_states, random_network
+from unimarg import Network, NoisyMax, NoisyOr, Table, Variable
+from unimarg.errors import NetworkError, UsageError
+
+
+def chain(**mechanisms) -> Network:
+    return Network([Variable(n) for n in "abc"], {"b": ["a"], "c": ["b"]}, {"a": [0.6, 0.4], "b": np.eye(2), "c": np.eye(2)} | mechanisms)
+
+
+def test_order_is_topological_and_otherwise_as_given():
+    net = Network(
+        [Variable(n) for n in ("child", "x", "parent", "y")],
+        {"child": ["parent"]},
+        {"child": np.eye(2), "x": [0.5, 0.5], "parent": [0.5, 0.5], "y": [0.5, 0.5]},
+    )
+    assert net.names == ("x", "parent", "child", "y")
+    assert net.parents == ((), (), (1,), ())
+    assert net.children == ((), (2,), (), ())
+    assert net.levels.tolist() == [0, 0, 1, 0]
+    given = random_network(0, 30)
+    assert given.names == tuple(f"n{i}" for i in range(30))
+
+
+def test_counts():
+    net = Network(
+        [Variable("a", ("x", "y", "z")), Variable("b"), Variable("c")],
+        {"b": ["a"], "c": ["a", "b"]},
+        {"a": [0.2, 0.3, 0.5], "b": np.full((3, 2), 0.5), "c": NoisyMax([0.9, 0.1], [[[1, 0], [0.5, 0.5], [0, 1]], [[1, 0], [0.3, 0.7]]])},
+    )
+    assert (len(net), net.arc_count, net.parameter_count) == (3, 3, 2 + 3 + (1 + 2 + 1))
+    assert repr(net) == "Network('network', 3 variables, 3 arcs)"
+
+
+def test_noisy_or_by_hand():
+    rows = NoisyOr(0.1, [0.8, 0.5]).rows(np.array([[0, 0], [1, 0], [0, 1], [1, 1]]))
+    np.testing.assert_allclose(rows[:, 0], [0.9, 0.9 * 0.2, 0.9 * 0.5, 0.9 * 0.2 * 0.5], rtol=1e-15)
+
+
+def test_noisy_max_by_hand():
+    """Leak [.7,.2,.1], one parent present with effect [.5,.3,.2]: the maximum of the two."""
+    rows = NoisyMax([0.7, 0.2, 0.1], [[[1, 0, 0], [0.5, 0.3, 0.2]]]).rows(np.array([[0], [1]]))
+    np.testing.assert_allclose(rows[0], [0.7, 0.2, 0.1], rtol=1e-15)
+    np.testing.assert_allclose(rows[1], [0.7 * 0.5, 0.9 * 0.8 - 0.7 * 0.5, 1 - 0.9 * 0.8], rtol=1e-14)
+
+
+def test_noisy_max_keeps_small_probabilities():
+    rows = NoisyMax([1 - 1e-18, 1e-18], [[[1, 0], [1 - 1e-12, 1e-12]]]).rows(np.array([[0], [1]]))
+    np.testing.assert_allclose(rows[:, 1], [1e-18, 1e-12 + 1e-18], rtol=1e-12)
+
+
+def test_expanded_noisy_max_equals_its_rows():
+    net = random_network(5, 12, noisy=1.0)
+    for m in net.mechanisms:
+        states = np.array(list(np.ndindex(*m.parent_cards)), dtype=int).reshape(int(np.prod(m.parent_cards)), -1)
+        np.testing.assert_allclose(m.expand().reshape(-1, m.card), m.rows(states), rtol=1e-13)
+        np.testing.assert_allclose(m.rows(states).sum(axis=1), 1, rtol=1e-12)
+
+
+def test_expanding_165_parents_is_refused():
+    with pytest.raises(NetworkError, match=r"165 parents .* 9.35e\+49 entries"):
+        NoisyOr(0.1, [0.5] * 165).expand()
+
+
+def test_log_probability_sums_to_one():
+    for seed in range(5):
+        net = random_network(seed, 6)
+        assert np.exp(net.log_probability(all_states(net))).sum() == pytest.approx(1, abs=1e-12)
+
+
+def test_equality_is_exact():
+    assert random_network(1, 10) == random_network(1, 10)
+    assert random_network(1, 10) != random_network(2, 10)
+    assert chain() != chain(b=[[1 - 1e-9, 1e-9], [0, 1]])
+    assert Table([0.5, 0.5]) != NoisyMax([0.5, 0.5], [])
+
+
+def test_a_row_slightly_off_is_renormalised_once():
+    net = chain(a=[0.3333, 0.6663])
+    np.testing.assert_allclose(net.mechanisms[0].expand(), [0.3333 / 0.9996, 0.6663 / 0.9996], rtol=1e-15)
+    again = chain(a=net.mechanisms[0])
+    assert again == net
+
+
+def test_arrays_are_frozen():
+    with pytest.raises(ValueError, match="read-only"):
+        chain().mechanisms[0].expand()[0] = 1
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Variable(""), "non-empty string"),
+        (lambda: Variable("a", ()), "'a' has no states"),
+        (lambda: Variable("a", "yes"), "list of labels"),
+        (lambda: Variable("a", ("x", "x")), "the state 'x' twice"),
+        (lambda: Variable("a", ("x", 1)), "non-empty string, not 1"),
+        (lambda: Network([], {}, {}), "at least one variable"),
+        (lambda: Network([Variable("a"), Variable("a")], {}, {"a": [0.5, 0.5]}), "two variables are called 'a'"),
+        (lambda: Network([Variable("a")], {}, {}), "'a' has no probabilities"),
+        (lambda: Network([Variable("alpha")], {"alpha": ["alpa"]}, {"alpha": [0.5, 0.5]}), "unknown parent 'alpa'; did you mean 'alpha'"),
+        (lambda: Network([Variable("a")], {"b": []}, {"a": [0.5, 0.5]}), "given for 'b', which is no variable"),
+        (lambda: Network([Variable("a"), Variable("b")], {"b": "a"}, {"a": [0.5, 0.5], "b": np.eye(2)}), "list of names"),
+        (lambda: Network([Variable("a"), Variable("b")], {"b": ["a", "a"]}, {"a": [0.5, 0.5], "b": np.eye(2)}), "same parent twice"),
+        (lambda: chain(b=[0.5, 0.5]), r"shape \[2\]; its parents \(a\) and states need \[2, 2\]"),
+        (lambda: chain(b=[[0.5, 0.5], [0.9, 0.2]]), r"of 'b' given a=yes sum to 1.1, not 1: \[0.9, 0.2\]"),
+        (lambda: chain(b=[[0.5, 0.5], [np.nan, 1]]), "given a=yes are not all finite"),
+        (lambda: chain(b=[[0.5, 0.5], [-0.1, 1.1]]), "given a=yes hold a negative number"),
+        (lambda: chain(b=[[0.5, 0.5], [1]]), "regular array"),
+        (lambda: chain(b=NoisyMax([0.5, 0.5], [[[0.9, 0.1], [0, 1]]])), r"first \(neutral\) state 'no' must be \[1, 0, ...\]"),
+        (lambda: chain(b=NoisyMax([0.5, 0.4], [[[1, 0], [0, 1]]])), "leak of 'b' sum to 0.9"),
+        (lambda: NoisyMax([0.5, 0.5], [[1, 0]]), "contribution 0 must have shape"),
+        (lambda: Table(0.5), "at least one dimension"),
+    ],
+)
+def test_mistakes_are_named(make, message):
+    with pytest.raises(NetworkError, match=message):
+        make()
+
+
+def test_a_cycle_is_printed():
+    with pytest.raises(NetworkError) as e:
+        Network(
+            [Variable(n) for n in "abcd"],
+            {"a": ["c"], "b": ["a"], "c": ["b"], "d": ["c"]},
+            dict.fromkeys("abcd", [[0.5, 0.5]] * 2),
+        )
+    path = str(e.value).removeprefix("the arcs form a cycle: ").split(" -> ")
+    assert path[0] == path[-1]
+    assert set(path) == {"a", "b", "c"}
+    assert ("a", "b") in pairwise(path)
+
+
+def test_find_suggests():
+    with pytest.raises(UsageError, match="did you mean 'n11'"):
+        random_network(0, 12).find("nn11")
