@@ -42,7 +42,7 @@ def clinic_cases() -> list[Case]:
     """Patients to try the clinic on.
 
     >>> clinic_cases()[0].name
-    'Pneumonia'
+    'Fever and a cough'
     """
     text = (files("unimarg.examples") / "vignettes.toml").read_text(encoding="utf-8")
     return [Case(case["name"], case["story"], case["evidence"]) for case in tomllib.loads(text)["case"]]
@@ -87,8 +87,10 @@ def _check_keys(name: str, node: object) -> None:
     for key in node:
         if key not in _KEYS:
             raise NetworkError(f"node {name!r}: unknown entry {key!r}; {closest(key, _KEYS)}")
-    kinds = ({"probability"}, {"leak", "causes"})
-    if not any(kind <= node.keys() <= kind | {"states", extra} for kind, extra in zip(kinds, ("given", "states"), strict=True)):
+    if not isinstance(node.get("states", []), list):
+        raise NetworkError(f"node {name!r}: 'states' should be a list of labels, not {node['states']!r}")
+    given = node.keys() - {"states"}
+    if given not in ({"probability"}, {"probability", "given"}, {"leak", "causes"}):
         raise NetworkError(f"node {name!r} needs either 'probability' (and 'given', where it has parents) or both 'leak' and 'causes'")
 
 
@@ -120,9 +122,9 @@ def _noisy_max(variable: Variable, node: Mapping[str, Any], variables: Mapping[s
 
 
 def _parent(variable: Variable, name: object, variables: Mapping[str, Variable]) -> Variable:
-    if name not in variables:
+    if not isinstance(name, str) or name not in variables:
         raise NetworkError(f"node {variable.name!r} has an unknown cause {name!r}; {closest(name, variables)}")
-    return variables[str(name)]
+    return variables[name]
 
 
 def _pmf(given: object, rows: list[int], variable: Variable, what: str) -> Floats:
