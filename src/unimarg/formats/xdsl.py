@@ -1,7 +1,7 @@
 """XDSL, the format of GeNIe and SMILE: chance, deterministic and noisy-max nodes.
 
 Tables list the child innermost and the first parent slowest; ``<deterministic>`` gives one state per parent
-configuration. ``<noisymax>`` (schema: state+, parents?, strengths?, parameters; SMILE's manual, "Noisy-MAX", and
+configuration. Rows of a ``<cpt>`` within 0.005 of 1 are rescaled. ``<noisymax>`` (schema: state+, parents?, strengths?, parameters; SMILE's manual, "Noisy-MAX", and
 its public header ``defnoisymax.h``) works like this:
 
 - the child's states are listed from the strongest down to the neutral ("distinguished") one, which is LAST;
@@ -31,9 +31,10 @@ from unimarg.errors import FormatError
 from unimarg.formats.assemble import Node, assemble, bounded_product, check_parents, make_variable, read_numbers, read_table
 from unimarg.formats.safe_xml import Element, leaf, parse
 from unimarg.formats.xdsl_order import Listed, ListedMax, Raw, ordered_nodes
-from unimarg.network import MAX_EXPANDED, Floats, Network, NoisyMax, Table
+from unimarg.network import MAX_EXPANDED, ROW_SUM_TOLERANCE, Floats, Network, NoisyMax, Table
 
 _ID = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
+GENIE_ROW_SUM_TOLERANCE = 5e-3  # learned networks saved by GeNIe have rows that miss 1 by 2e-3
 _KINDS = ("cpt", "deterministic", "noisymax")
 
 
@@ -95,10 +96,17 @@ def _mechanism(element: Element, raw: Raw, parent_cards: list[int], path: str) -
     if values is None:
         raise FormatError(f"node {raw.id!r} has no <{wanted}>", path, element.line)
     if element.tag == "cpt":
-        return Table(read_table(values.text, [*parent_cards, raw.card], raw.id, path, values.line))
+        return Table(_rescaled(read_table(values.text, [*parent_cards, raw.card], raw.id, path, values.line)))
     if element.tag == "deterministic":
         return Table(_truth_table(values, raw, parent_cards, path))
     return _noisy_max(element, values, raw, parent_cards, path)
+
+
+def _rescaled(table: Floats) -> Floats:
+    """Rows a little further from 1 than a Network allows; real GeNIe files have them. Beyond, the Network complains."""
+    sums = table.sum(axis=-1, keepdims=True)
+    off = np.abs(sums - 1)
+    return np.where((off > ROW_SUM_TOLERANCE) & (off <= GENIE_ROW_SUM_TOLERANCE), table / np.where(sums == 0, 1, sums), table)
 
 
 def _truth_table(values: Element, raw: Raw, parent_cards: list[int], path: str) -> Floats:
