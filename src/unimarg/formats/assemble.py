@@ -49,13 +49,13 @@ def hint(name: str, known: Iterable[str]) -> str:
 
 
 def read_numbers(text: str, count: int, what: str, path: str, line: int) -> Floats:
-    """Exactly ``count`` finite numbers; memory is bounded by the text, never by the count claimed."""
-    tokens = text.split(None, count) if 2 * count <= len(text) + 1 else text.split()
+    """Exactly ``count`` finite numbers; what comes after them is not even split."""
+    tokens = text.split(None, count)
     if len(tokens) != count:
         many = f"more than {len(tokens) - 1}" if len(tokens) > count else str(len(tokens))
-        raise FormatError(f"{what} needs {_shown(count)} numbers, and the file has {many}", path, line)
+        raise FormatError(f"{what} needs {count} numbers, and the file has {many}", path, line)
     if not _NUMBER_LIKE.fullmatch(text) or not text.isascii():
-        bad = next(t for t in tokens if not _NUMBER_LIKE.fullmatch(t) or not t.isascii())
+        bad = next((t for t in tokens if not _NUMBER_LIKE.fullmatch(t) or not t.isascii()), "an odd kind of space")
         raise FormatError(f"{what} holds {bad[:40]!r}, which is no number", path, line)
     try:
         values = np.array(list(map(float, tokens)), dtype=np.float64)
@@ -70,7 +70,9 @@ def read_table(text: str, cards: Sequence[int], name: str, path: str, line: int)
     """A table ``[*parent_cards, card]`` listed with the child innermost and the first parent slowest."""
     if len(cards) > MAX_TABLE_PARENTS + 1:
         raise FormatError(f"the table of {name!r} has {len(cards) - 1} parents; at most {MAX_TABLE_PARENTS} are possible", path, line)
-    count = bounded_product(cards, len(text) + 2)
+    count = bounded_product(cards, len(text))
+    if count > len(text):
+        raise FormatError(f"the table of {name!r} has fewer numbers than its parents and states need", path, line)
     return read_numbers(text, count, f"the table of {name!r}", path, line).reshape(cards)
 
 
@@ -82,10 +84,6 @@ def bounded_product(cards: Sequence[int], bound: int) -> int:
         if product > bound:
             return bound + 1
     return product
-
-
-def _shown(count: int) -> str:
-    return str(count) if count < 10**15 else "very many"
 
 
 def assemble(nodes: Sequence[Node], name: str, path: str) -> Network:

@@ -1,8 +1,8 @@
 """XDSL, the format of GeNIe and SMILE: chance, deterministic and noisy-max nodes.
 
 Tables list the child innermost and the first parent slowest; ``<deterministic>`` gives one state per parent
-configuration. Rows of a ``<cpt>`` within 0.005 of 1 are rescaled. ``<noisymax>`` (schema: state+, parents?, strengths?, parameters; SMILE's manual, "Noisy-MAX", and
-its public header ``defnoisymax.h``) works like this:
+configuration. Rows of a ``<cpt>`` within 0.005 of 1 are rescaled. ``<noisymax>`` (schema: state+, parents?,
+strengths?, parameters; SMILE's manual, "Noisy-MAX", and its public header ``defnoisymax.h``) works like this:
 
 - the child's states are listed from the strongest down to the neutral ("distinguished") one, which is LAST;
 - ``strengths`` has for each parent a permutation: entry s is the parent state that column s belongs to, again
@@ -53,9 +53,14 @@ def read(data: bytes, path: str) -> Network:
             raise FormatError(f"two nodes have the id {raw.id!r}", path, element.line)
         raws[raw.id] = raw
     lines = {raw.id: raw.line for raw in raws.values()}
+    truth_entries = 0
     for element, raw in zip(listing.children, raws.values(), strict=True):
         check_parents(raw.id, raw.parents, lines, path, raw.line)
-        raw.mechanism = _mechanism(element, raw, [raws[p].card for p in raw.parents], path)
+        listed = raw.mechanism = _mechanism(element, raw, [raws[p].card for p in raw.parents], path)
+        if element.tag == "deterministic" and isinstance(listed, Table):
+            truth_entries += listed.probabilities.size
+            if truth_entries > MAX_EXPANDED:
+                raise FormatError("the deterministic nodes are too large to be read as tables", path, element.line)
     nodes: list[Node] = ordered_nodes(raws, path)
     return assemble(nodes, root.attributes.get("id") or "network", path)
 
@@ -132,6 +137,8 @@ def _noisy_max(element: Element, values: Element, raw: Raw, parent_cards: list[i
     tokens = given.text.split() if given else [str(s) for card in parent_cards for s in range(card)]
     if len(tokens) != sum(parent_cards):
         raise FormatError(f"node {raw.id!r} needs {sum(parent_cards)} strengths and has {len(tokens)}", path, element.line)
+    neutral = np.zeros(raw.card)
+    neutral[-1] = 1
     strengths, contributions, start = [], [], 0
     for parent, card in zip(raw.parents, parent_cards, strict=True):
         position = {str(s): s for s in range(card)}
@@ -139,11 +146,11 @@ def _noisy_max(element: Element, values: Element, raw: Raw, parent_cards: list[i
         if sorted(order) != list(range(card)):
             raise FormatError(f"node {raw.id!r}: the strengths of {parent!r} are no permutation of 0 to {card - 1}", path, element.line)
         block = columns[start : start + card]
-        if np.abs(block[-1] - np.eye(raw.card)[-1]).max() > 1e-3:
+        if np.abs(block[-1] - neutral).max() > 1e-3:
             raise FormatError(f"node {raw.id!r}: the neutral column of {parent!r} must be 0 ... 0 1", path, values.line)
         rows = np.empty_like(block)
         rows[order] = block
-        rows[order[-1]] = np.eye(raw.card)[-1]
+        rows[order[-1]] = neutral
         strengths.append(tuple(order))
         contributions.append(rows)
         start += card

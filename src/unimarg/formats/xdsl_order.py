@@ -82,16 +82,19 @@ def _choose(raws: Mapping[str, Raw]) -> tuple[dict[str, list[int]], set[str]]:
             neutral = strengths[-1]
             if parent in orders:
                 fits = fits and orders[parent][0] == neutral
-            elif isinstance(raws[parent].mechanism, ListedMax):
-                # very likely to be kept itself, which turns it round; else it is a table, which any order suits
-                wishes[parent] = list(range(raws[parent].card))[::-1]
-                fits = fits and wishes[parent][0] == neutral
             else:
-                wishes[parent] = list(range(raws[parent].card)) if neutral == 0 else list(strengths[::-1])
+                wishes[parent] = _with_first(neutral, strengths, isinstance(raws[parent].mechanism, ListedMax))
         if fits:
             kept.add(raw.id)
             orders.update(wishes)
     return {i: orders.get(i, list(range(raw.card))) for i, raw in raws.items()}, kept
+
+
+def _with_first(neutral: int, strengths: tuple[int, ...], is_max: bool) -> list[int]:
+    """An order that starts with the neutral state: the one the parent needs itself, the listed one, or by strength."""
+    listed = list(range(len(strengths)))
+    preferred = listed[::-1] if is_max else listed
+    return preferred if preferred[0] == neutral else list(strengths[::-1])
 
 
 def _log_size(raw: Raw, raws: Mapping[str, Raw]) -> float:
@@ -105,7 +108,11 @@ def _size(raw: Raw, raws: Mapping[str, Raw]) -> int:
 
 def _permuted(listed: Listed, keep: bool, own: list[int], of_parents: list[list[int]]) -> Mechanism:
     if isinstance(listed, Table):
-        return Table(np.ascontiguousarray(listed.probabilities[np.ix_(*of_parents, own)]))
+        table = listed.probabilities
+        for axis, order in enumerate([*of_parents, own]):
+            if order != sorted(order):
+                table = table.take(order, axis)
+        return Table(table)
     ascending = list(range(len(own)))[::-1]
     rows = [c[np.ix_(order, ascending)] for c, order in zip(listed.contributions, of_parents, strict=True)]
     mechanism = NoisyMax(listed.leak[ascending], rows)
