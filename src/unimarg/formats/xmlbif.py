@@ -3,7 +3,8 @@
 ``<VARIABLE TYPE="nature">`` has a NAME and OUTCOMEs; ``<DEFINITION>`` has FOR, GIVENs and a TABLE, listed with
 the outcomes of FOR innermost and the first GIVEN slowest (F. G. Cozman, "The Interchange Format for Bayesian
 Networks", 1998). A variable's group is the property ``group = symptoms``; other properties are ignored.
-The format knows tables only: a noisy-max is written as one where it is small enough.
+The format knows tables only: a noisy-max is written as one where it is small enough. The optional DTD is read but
+not written, because aGrUM's reader cannot pass over it.
 """
 
 from __future__ import annotations
@@ -12,26 +13,6 @@ from unimarg.errors import FormatError, NetworkError
 from unimarg.formats.assemble import Node, assemble, check_parents, make_variable, read_table
 from unimarg.formats.safe_xml import SPACE, Element, escape, leaf, parse
 from unimarg.network import Network, Table, Variable
-
-_DTD = """<!DOCTYPE BIF [
-<!ELEMENT BIF (NETWORK)*>
-<!ATTLIST BIF VERSION CDATA #REQUIRED>
-<!ELEMENT NETWORK (NAME, (PROPERTY | VARIABLE | DEFINITION)*)>
-<!ELEMENT NAME (#PCDATA)>
-<!ATTLIST NAME xml:space (default|preserve) #IMPLIED>
-<!ELEMENT VARIABLE (NAME, (OUTCOME | PROPERTY)*)>
-<!ATTLIST VARIABLE TYPE (nature|decision|utility) "nature">
-<!ELEMENT OUTCOME (#PCDATA)>
-<!ATTLIST OUTCOME xml:space (default|preserve) #IMPLIED>
-<!ELEMENT DEFINITION (FOR | GIVEN | TABLE | PROPERTY)*>
-<!ELEMENT FOR (#PCDATA)>
-<!ATTLIST FOR xml:space (default|preserve) #IMPLIED>
-<!ELEMENT GIVEN (#PCDATA)>
-<!ATTLIST GIVEN xml:space (default|preserve) #IMPLIED>
-<!ELEMENT TABLE (#PCDATA)>
-<!ELEMENT PROPERTY (#PCDATA)>
-<!ATTLIST PROPERTY xml:space (default|preserve) #IMPLIED>
-]>"""
 
 
 def read(data: bytes, path: str) -> Network:
@@ -98,7 +79,7 @@ def _definition(element: Element, variables: dict[str, Variable], lines: dict[st
 
 def write(net: Network) -> str:
     """The network as XMLBIF text; numbers are shortest round-trip."""
-    out = ['<?xml version="1.0" encoding="UTF-8"?>', _DTD, '<BIF VERSION="0.3">', "<NETWORK>", leaf("NAME", net.name)]
+    out = ['<?xml version="1.0" encoding="UTF-8"?>', '<BIF VERSION="0.3">', "<NETWORK>", leaf("NAME", net.name)]
     for variable in net.variables:
         out += ['<VARIABLE TYPE="nature">', "\t" + leaf("NAME", variable.name)]
         out += ["\t" + leaf("OUTCOME", state) for state in variable.states]
