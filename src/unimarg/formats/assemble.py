@@ -92,7 +92,7 @@ def assemble(nodes: Sequence[Node], name: str, path: str) -> Network:
         return _network(nodes, name)
     except NetworkError as e:
         by_name = {n.variable.name: n for n in nodes}
-        for node in nodes:
+        for node in (n for n in nodes if repr(n.variable.name) in str(e)):
             message = _own_fault(node, by_name)
             if message:
                 raise FormatError(message, path, node.line) from None

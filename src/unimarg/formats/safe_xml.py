@@ -17,10 +17,12 @@ from xml.parsers import expat
 from unimarg.errors import FormatError
 
 MAX_BYTES = 2**28
-MAX_ELEMENTS = 500_000
+MAX_ELEMENTS = 300_000
 MAX_DEPTH = 200
+MAX_DECLARED_ATTRIBUTES = 200
 
 SPACE = " \t\r\n"  # what XML calls white space; str.strip() alone would also eat a no-break space
+_NO_ATTRIBUTES: dict[str, str] = {}  # shared: most elements have none
 _ENCODINGS = {
     "utf-8": "utf-8",
     "utf8": "utf-8",
@@ -108,10 +110,14 @@ class _Tree:
         self.path = path
         self.count = 0
         self.open: list[Element] = []
-        self.texts: list[list[str]] = []
+        self.texts: list[list[str] | None] = []  # of the open elements
+        self.declared = 0
         self.root: Element | None = None
         self.parser = expat.ParserCreate(encoding="utf-8")
         self.parser.buffer_text = True
+        # defaults declared in a DTD multiply: a hundred kilobytes of them made a gigabyte of attributes
+        self.parser.specified_attributes = True
+        self.parser.AttlistDeclHandler = self.declare_attribute
         self.parser.StartElementHandler = self.start
         self.parser.EndElementHandler = self.end
         self.parser.CharacterDataHandler = self.characters
@@ -140,7 +146,7 @@ class _Tree:
             raise self.fail(f"the file holds more than {MAX_ELEMENTS} elements")
         if len(self.open) >= MAX_DEPTH:
             raise self.fail(f"elements are nested deeper than {MAX_DEPTH} levels")
-        element = Element(tag, attributes, self.parser.CurrentLineNumber)
+        element = Element(tag, attributes or _NO_ATTRIBUTES, self.parser.CurrentLineNumber)
         if self.open:
             parent = self.open[-1]
             if isinstance(parent.children, tuple):
@@ -149,13 +155,24 @@ class _Tree:
         else:
             self.root = element
         self.open.append(element)
-        self.texts.append([])
+        self.texts.append(None)
 
     def end(self, tag: str) -> None:
-        self.open.pop().text = "".join(self.texts.pop())
+        element, text = self.open.pop(), self.texts.pop()
+        if text:
+            element.text = "".join(text)
 
     def characters(self, text: str) -> None:
-        self.texts[-1].append(text)
+        pieces = self.texts[-1]
+        if pieces is None:
+            self.texts[-1] = [text]
+        else:
+            pieces.append(text)
+
+    def declare_attribute(self, *_: object) -> None:
+        self.declared += 1
+        if self.declared > MAX_DECLARED_ATTRIBUTES:
+            raise self.fail(f"the DTD declares more than {MAX_DECLARED_ATTRIBUTES} attributes")
 
 
 def escape(text: str) -> str:
