@@ -16,16 +16,16 @@ the leak; then two per disease for the popularity; then symptom by symptom as fo
 
 from __future__ import annotations
 
-import operator
 from decimal import Context, Decimal, localcontext
 
 import numpy as np
 
-from unimarg.errors import UsageError
+from unimarg.errors import whole_number
 from unimarg.network import Ints, Mechanism, Network, NoisyOr, Variable
 
 MAX_RISKS_PER_DISEASE = 5
 MAX_DISEASES_PER_SYMPTOM = 40
+MAX_LAYER = 1_000_000
 BITS = 53  # of each 64-bit word, the upper ones: what a float64 can hold
 _DECIMAL = Context(prec=25)
 
@@ -36,8 +36,10 @@ def medical(risks: int = 50, diseases: int = 250, symptoms: int = 700, seed: int
     >>> medical(5, 10, 20, seed=1)
     Network('medical-5-10-20-seed-1', 35 variables, 134 arcs)
     """
-    risks, diseases, symptoms = _count("risks", risks), _count("diseases", diseases), _count("symptoms", symptoms)
-    stream = _Stream(_whole("seed", seed, 0))
+    risks, diseases, symptoms = (
+        whole_number(n, what, 1, MAX_LAYER) for n, what in ((risks, "risks"), (diseases, "diseases"), (symptoms, "symptoms"))
+    )
+    stream = _Stream(whole_number(seed, "a seed", 0, 2**64 - 1))
     layers = {f"{kind}s": [f"{kind}_{i}" for i in range(n)] for kind, n in (("risk", risks), ("disease", diseases), ("symptom", symptoms))}
     parents: dict[str, list[str]] = {}
     mechanisms: dict[str, Mechanism | list[float]] = {}
@@ -111,17 +113,3 @@ class _Stream:
 
 def _rounded(value: float | Decimal) -> float:
     return float(f"{value:.10g}")
-
-
-def _count(name: str, value: int) -> int:
-    return _whole(name, value, 1)
-
-
-def _whole(name: str, value: int, least: int) -> int:
-    try:
-        whole = operator.index(value)
-    except TypeError:
-        raise UsageError(f"{name} must be a whole number, not {value!r}") from None
-    if isinstance(value, bool) or whole < least:
-        raise UsageError(f"{name} must be a whole number of at least {least}, not {value!r}")
-    return whole
