@@ -11,6 +11,7 @@
 - Properties are ignored but for two. ``property group = symptoms;`` in a variable is its group. ``property function
   max;`` with rows missing is a noisy-max: the row of all first states is the leak, a row with one other state is
   that parent's contribution, net of the leak. Where every row is given, the rows are the table.
+- A variable without a probability block and without arcs is uniform, with a warning, if it is one of few.
 - A noisy-max is written as its full table, which every reader understands.
 """
 
@@ -18,6 +19,7 @@ from __future__ import annotations
 
 import itertools
 import re
+import warnings
 from dataclasses import dataclass
 from typing import NoReturn
 
@@ -42,6 +44,8 @@ _NAMES = re.compile(rf"[\s,]*+(?:{_NAME}[\s,]*+)*+")
 _SCOPE = re.compile(rf"[\s,]*+(?:(?:{_NAME}|\|)[\s,]*+)*+")
 _TOKEN = re.compile(rf'{_STRING}|[();]|[^\s();,"]++|"')
 _BARE = re.compile(r'[^\s{}()\[\];,|"\'=/\\][^\s{}()\[\];,|"\'\\]*')
+
+_MAX_ISOLATED = 0.1  # share of the variables that may lack numbers, if nothing depends on them
 
 
 @dataclass(frozen=True)
@@ -74,10 +78,25 @@ def read(data: bytes, path: str) -> Network:
         family = _Family(variables[child][0], [variables[p][0] for p in given], body, body_offset)
         parents[child], offsets[child] = given, offset
         mechanisms[child] = _mechanism(source, family, offset)
-    for n, (_, offset) in variables.items():
-        if n not in mechanisms:
-            raise source.error(f"variable {shown(n)} has no probability block", offset)
+    _fill_in_isolated(source, variables, parents, mechanisms)
     return source.network([v for v, _ in variables.values()], parents, mechanisms, name, offsets)
+
+
+def _fill_in_isolated(
+    source: Source, variables: dict[str, tuple[Variable, int]], parents: dict[str, list[str]], mechanisms: dict[str, Mechanism]
+) -> None:
+    """Give a variable that no probability block mentions a uniform distribution, with a warning.
+
+    Real files have such leftovers. A file cut short has them too, so more than a few are an error.
+    """
+    silent = {n: offset for n, (_, offset) in variables.items() if n not in mechanisms}
+    used = {p for given in parents.values() for p in given}
+    for n, offset in silent.items():
+        if n in used or len(silent) > _MAX_ISOLATED * len(variables):
+            raise source.error(f"variable {shown(n)} has no probability block", offset)
+        warnings.warn(f"{source.path}: {shown(n)} has no probability block and no arc; taken as uniform", stacklevel=4)
+        card = variables[n][0].card
+        mechanisms[n] = Table(np.full(card, 1 / card))
 
 
 def _without_comments(source: Source) -> str:
