@@ -32,7 +32,7 @@ from unimarg.network import Floats, Mechanism, Network, NoisyMax, Table, Variabl
 # Possessive quantifiers (*+) throughout: no pattern can backtrack, so none is slow on a hostile file.
 _STRING = r'"[^"\n]*+"'
 _NAME = rf'(?:{_STRING}|[^\s{{}}()\[\];,|"]++)'
-_COMMENT = re.compile(rf"{_STRING}|//[^\n]*+|/\*.*?(?:\*/|\Z)", re.DOTALL)
+_COMMENT = re.compile(rf"{_STRING}|//|/\*")
 _HEAD = re.compile(
     rf"\s*+(?:(?P<kind>network|variable)\b\s*+(?P<name>{_NAME})?+|(?P<prob>probability)\s*+\((?P<scope>(?:[^(){{}}\"]++|{_STRING})*+)\))\s*+\{{"
 )
@@ -42,6 +42,8 @@ _PROPERTY = re.compile(rf'\s*+property\b((?:[^;{{}}"]++|{_STRING})*+);')
 _GROUP = re.compile(rf"\s*+group\s*+=\s*+({_NAME})\s*+")
 _NAMES = re.compile(rf"[\s,]*+(?:{_NAME}[\s,]*+)*+")
 _SCOPE = re.compile(rf"[\s,]*+(?:(?:{_NAME}|\|)[\s,]*+)*+")
+_WORD = re.compile(_NAME)
+_SCOPE_WORD = re.compile(rf"{_NAME}|\|")
 _TOKEN = re.compile(rf'{_STRING}|[();]|[^\s();,"]++|"')
 _BARE = re.compile(r'[^\s{}()\[\];,|"\'=/\\][^\s{}()\[\];,|"\'\\]*')
 
@@ -104,16 +106,19 @@ def _without_comments(source: Source) -> str:
     text = source.text
     if "//" not in text and "/*" not in text:
         return text
-
-    def blank(found: re.Match[str]) -> str:
-        piece = found.group()
-        if piece[0] == '"':
-            return piece
-        if piece.startswith("/*") and (len(piece) < 4 or not piece.endswith("*/")):
+    pieces, at, start = [], 0, 0
+    while found := _COMMENT.search(text, at):
+        at = found.end()
+        if text[found.start()] == '"':
+            continue
+        end = text.find("\n" if found.group() == "//" else "*/", at)
+        if end < 0 and found.group() == "/*":
             raise source.error("a comment /* is never closed", found.start())
-        return re.sub(r"[^\n]", " ", piece)
-
-    return _COMMENT.sub(blank, text)
+        at = len(text) if end < 0 else end if found.group() == "//" else end + 2
+        blank = "\n".join(" " * len(line) for line in text[found.start() : at].split("\n"))
+        pieces += [text[start : found.start()], blank]
+        start = at
+    return "".join([*pieces, text[start:]])
 
 
 def _blocks(source: Source, text: str) -> tuple[str, dict[str, tuple[Variable, int]], list[tuple[str, int, str, int]]]:
@@ -159,7 +164,7 @@ def _variable(source: Source, name: str, body: str, offset: int) -> Variable:
             raise source.error(f"variable {shown(name)} has two types", here)
         if not _NAMES.fullmatch(found[2]):
             raise source.error(f"the states of {shown(name)} are not a list of names: {shown(found[2])}", here)
-        states = [_unquoted(s) for s in re.findall(_NAME, found[2])]
+        states = [_unquoted(s) for s in _WORD.findall(found[2])]
         if integer(found[1].strip()) != len(states):
             raise source.error(f"variable {shown(name)} claims {shown(found[1].strip())} states and lists {len(states)}", here)
     rest = body[at:].lstrip()
@@ -172,13 +177,13 @@ def _variable(source: Source, name: str, body: str, offset: int) -> Variable:
 
 def _scope(source: Source, scope: str, offset: int, variables: dict[str, tuple[Variable, int]]) -> list[str]:
     """The child and its parents."""
-    words: list[str] = re.findall(rf"{_NAME}|\|", scope) if _SCOPE.fullmatch(scope) else []
+    words: list[str] = _SCOPE_WORD.findall(scope) if _SCOPE.fullmatch(scope) else []
     if not words or words[0] == "|" or (len(words) > 1 and words[1] != "|") or "|" in words[2:]:
         raise source.error(f"expected ( child | parent, parent ), not {shown('(' + scope + ')')}", offset)
     names = [_unquoted(w) for w in words if w != "|"]
     for n in names:
         if n not in variables:
-            raise source.error(f"there is no variable {shown(n)}; {suggest(n, variables)}", offset)
+            raise source.error(f"there is no variable {shown(n)}{suggest(n, variables)}", offset)
     if len(set(names)) != len(names):
         raise source.error(f"a variable comes twice in {shown('(' + scope + ')')}", offset)
     return names
@@ -207,7 +212,7 @@ def _regular_rows(family: _Family) -> Floats | None:
     rows = size_of(cards, len(words))
     try:
         if words[:1] == ["table"] and len(words) == rows * card + 2 and words[-1] == ";":
-            return np.moveaxis(np.array(floats(words[1:-1])).reshape(card, *cards), 0, -1)
+            return _child_last(floats(words[1:-1]), card, cards)
         k = len(cards)
         period = k + card + 3
         if not k or len(words) != rows * period:
@@ -228,12 +233,17 @@ def _regular_rows(family: _Family) -> Floats | None:
     return table.reshape(*cards, card) if np.bincount(row, minlength=rows).max() == 1 else None
 
 
+def _child_last(values: list[float], card: int, cards: list[int]) -> Floats:
+    """A ``table``, whose child is slowest, as ``[*parent_cards, card]``."""
+    return np.moveaxis(np.array(values).reshape(card, *cards), 0, -1) if cards else np.array(values)
+
+
 class _Rows:
     """The careful reader of a probability block: takes all that BIF allows, and knows the line of what is wrong."""
 
     def __init__(self, source: Source, family: _Family):
         self.source, self.family = source, family
-        self.tokens = [(m.group(), family.offset + m.start()) for m in _TOKEN.finditer(family.body)]
+        self.words: list[str] = _TOKEN.findall(family.body)
         self.at = 0
         self.rows: dict[tuple[int, ...], list[float]] = {}
         self.table: list[float] | None = None
@@ -241,58 +251,64 @@ class _Rows:
         self.noisy_max = False
 
     def parse(self) -> None:
-        while self.at < len(self.tokens):
-            word, offset = self.tokens[self.at]
+        while self.at < len(self.words):
+            word, start = self.words[self.at], self.at
             self.at += 1
             if word == "(":
-                key = self.parent_states(offset)
+                key = self.parent_states()
                 if key in self.rows:
-                    self.fail(f"the row ({self.named(key)}) of {shown(self.family.child.name)} comes twice", offset)
-                self.rows[key] = self.numbers(offset, self.family.child.card)
+                    self.fail_at(start, f"the row ({self.named(key)}) of {shown(self.family.child.name)} comes twice")
+                self.rows[key] = self.numbers(self.family.child.card)
             elif word == "table" and self.table is None:
-                self.table = self.numbers(offset, None)
+                self.table = self.numbers(None)
             elif word == "default" and self.default is None:
-                self.default = self.numbers(offset, self.family.child.card)
+                self.default = self.numbers(self.family.child.card)
             elif word == "property":
-                words = self.until_semicolon(offset)
-                self.noisy_max |= [w for w, _ in words if w != "="] == ["function", "max"]
+                words = self.until(";")
+                self.noisy_max |= [w for w in words if w != "="] == ["function", "max"]
             else:
-                self.fail(f"expected a row '(state, ...)', table, default or property, not {shown(word)}", offset)
+                self.fail_at(start, f"expected a row '(state, ...)', table, default or property, not {shown(word)}")
 
-    def parent_states(self, offset: int) -> tuple[int, ...]:
-        states = list(itertools.takewhile(lambda t: t[0] not in "();", itertools.islice(self.tokens, self.at, None)))
-        self.at += len(states)
-        if self.at >= len(self.tokens) or self.tokens[self.at][0] != ")":
-            self.fail("a row's '(' is never closed", offset)
-        self.at += 1
+    def until(self, mark: str) -> list[str]:
+        """The words before the next ``mark``, which is passed over."""
+        start = self.at
+        try:
+            end = self.words.index(mark, start)
+        except ValueError:
+            self.fail_at(start - 1, f"a {mark!r} is missing")
+        self.at = end + 1
+        return self.words[start:end]
+
+    def parent_states(self) -> tuple[int, ...]:
+        start = self.at
+        states = self.until(")")
         if len(states) != len(self.family.parents):
             count, child = len(self.family.parents), shown(self.family.child.name)
-            self.fail(f"a row names {len(states)} parent states; {child} has {count} parents", offset)
+            self.fail_at(start, f"a row names {len(states)} parent states; {child} has {count} parents")
         key = []
-        for parent, (word, where) in zip(self.family.parents, states, strict=True):
+        for j, (parent, word) in enumerate(zip(self.family.parents, states, strict=True)):
             state = _unquoted(word)
             if state not in parent.states:
-                self.fail(f"{shown(parent.name)} has no state {shown(state)}; {suggest(state, parent.states)}", where)
+                self.fail_at(start + j, f"{shown(parent.name)} has no state {shown(state)}{suggest(state, parent.states)}")
             key.append(parent.states.index(state))
         return tuple(key)
 
-    def until_semicolon(self, offset: int) -> list[tuple[str, int]]:
-        words = list(itertools.takewhile(lambda t: t[0] != ";", itertools.islice(self.tokens, self.at, None)))
-        self.at += len(words) + 1
-        if self.at > len(self.tokens):
-            self.fail("a ';' is missing", offset)
-        return words
-
-    def numbers(self, offset: int, count: int | None) -> list[float]:
-        words = self.until_semicolon(offset)
+    def numbers(self, count: int | None) -> list[float]:
+        start = self.at
+        words = self.until(";")
         try:
-            values = floats([w for w, _ in words])
+            values = floats(words)
         except ValueError:
-            word, where = words[first_bad_number(w for w, _ in words)]
-            self.fail(f"expected a number, not {shown(word)}", where)
+            bad = first_bad_number(words)
+            self.fail_at(start + bad, f"expected a number, not {shown(words[bad])}")
         if count is not None and len(values) != count:
-            self.fail(f"{shown(self.family.child.name)} has {count} states; {len(values)} numbers are given", offset)
+            self.fail_at(start - 1, f"{shown(self.family.child.name)} has {count} states; {len(values)} numbers are given")
         return values
+
+    def fail_at(self, at: int, message: str) -> NoReturn:
+        """Find the line of a word only now that it is needed."""
+        found = next(itertools.islice(_TOKEN.finditer(self.family.body), max(at, 0), None))
+        self.fail(message, self.family.offset + found.start())
 
     def mechanism(self, offset: int) -> Mechanism:
         cards, card = self.family.cards, self.family.child.card
@@ -302,7 +318,7 @@ class _Rows:
                 self.fail(f"{child} has both a table and rows", offset)
             if len(cards) >= MAX_AXES or size_of(cards, len(self.table)) * card != len(self.table):
                 self.fail(f"the table of {child} has {len(self.table)} numbers, its states and parents need another count", offset)
-            return Table(np.moveaxis(np.array(self.table).reshape(card, *cards), 0, -1))
+            return Table(_child_last(self.table, card, cards))
         count = size_of(cards, len(self.rows))
         if self.noisy_max and self.default is None and count > len(self.rows):
             return self.as_noisy_max(offset)
@@ -377,8 +393,7 @@ def write(net: Network) -> str:
 
 
 def _quoted(name: str, what: str) -> str:
-    if _BARE.fullmatch(name) and "//" not in name and "/*" not in name:
-        return name
     if '"' in name or any(ord(c) < 32 or ord(c) == 127 for c in name):
         raise FormatError(f"{what} has a name that BIF cannot hold, as it contains a double quote or a control character: {name!r}")
-    return f'"{name}"'
+    bare = _BARE.fullmatch(name) and "//" not in name and "/*" not in name
+    return name if bare else f'"{name}"'

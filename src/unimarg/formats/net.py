@@ -177,7 +177,7 @@ def _scope(source: Source, scope: str, offset: int, nodes: dict[str, int]) -> li
     names = [w for w in words if w != "|"]
     for n in names:
         if n not in nodes:
-            raise source.error(f"there is no node {shown(n)}; {suggest(n, nodes)}", offset)
+            raise source.error(f"there is no node {shown(n)}{suggest(n, nodes)}", offset)
     if len(set(names)) != len(names):
         raise source.error(f"a node comes twice in {shown('(' + scope + ')')}", offset)
     if len(names) > MAX_AXES:

@@ -108,9 +108,9 @@ def shown(text: str, length: int = 60) -> str:
 
 
 def suggest(name: str, allowed: Iterable[str]) -> str:
-    """``closest`` where it is quick: comparing a thousand long names takes seconds."""
+    """The end of a sentence, by ``closest`` where that is quick: comparing a thousand long names takes seconds."""
     allowed = [a for a in allowed if len(a) <= 40][:1000]
-    return closest(name, allowed) if allowed and len(name) <= 40 else ""
+    return "; " + closest(name, allowed) if allowed and len(name) <= 40 else ""
 
 
 def floats(words: list[str]) -> list[float]:

@@ -95,27 +95,33 @@ def read(data: bytes, path: str) -> Network:
     # a variable needs a factor of at least its own size, so no count can exceed the words of the file
     limit = len(words.words)
     cards = words.integers(words.integer("the number of variables", limit), "the number of states", limit)
+    if not cards:
+        raise words.error("a network needs at least one variable")
     if 0 in cards:
         raise words.error(f"variable {cards.index(0)} has no states")
     scopes, starts = _scopes(words, len(cards))
     if len(scopes) != len(cards):
         raise words.error(f"{len(cards)} variables and {len(scopes)} factors; a Bayesian network has one factor for each variable", 0)
     axes = _last_axes(words, scopes, starts) if kind == "BAYES" else _child_axes(words, scopes, starts, len(cards))
-    offsets: dict[str, int] = {}
-    parents: dict[str, list[str]] = {}
-    mechanisms: dict[str, Mechanism] = {}
+    tables, positions = [], []
     for f, (scope, axis) in enumerate(zip(scopes, axes, strict=True)):
-        offset = words.at
-        table = np.moveaxis(_factor(words, f, [cards[v] for v in scope]), axis, -1)
-        child = f"x{scope[axis]}"
-        if kind == "MARKOV":
-            _check_is_table_of(words, f, scope, table, child, offset)
-        parents[child] = [f"x{v}" for v in scope if v != scope[axis]]
-        mechanisms[child], offsets[child] = Table(table), offset
+        positions.append(words.at)
+        table = _factor(words, f, [cards[v] for v in scope])
+        tables.append(table if axis == table.ndim - 1 else np.moveaxis(table, axis, -1))
     words.end()
     states = [str(s) for s in range(max(cards))]
     variables = [words.source.variable(f"x{i}", states[:c], "", 0) for i, c in enumerate(cards)]
-    return words.source.network(variables, parents, mechanisms, "network", _text_offsets(words, offsets))
+    children = [f"x{scope[axis]}" for scope, axis in zip(scopes, axes, strict=True)]
+    parents = {c: [f"x{v}" for v in scope if v != scope[axis]] for c, scope, axis in zip(children, scopes, axes, strict=True)}
+    mechanisms: dict[str, Mechanism] = {c: Table(t) for c, t in zip(children, tables, strict=True)}
+    try:
+        return words.source.network(
+            variables, parents, mechanisms, "network", _text_offsets(words, dict(zip(children, positions, strict=True)))
+        )
+    except FormatError:
+        if kind == "MARKOV":
+            _check_are_tables(words, scopes, tables, children, positions)
+        raise
 
 
 def _text_offsets(words: _Words, by_word: Mapping[str, int]) -> dict[str, int]:
@@ -170,7 +176,9 @@ def _child_axes(words: _Words, scopes: list[list[int]], starts: list[int], n: in
                     leaves.append(v)
     if -1 in axes:
         f = axes.index(-1)
-        raise words.error(f"this is no Bayesian network: factor {f} over {_listed(scopes[f])} is on a cycle", starts[f])
+        raise words.error(
+            f"this is no Bayesian network: factor {f} over {_listed(scopes[f])} is on a cycle, or has no child left", starts[f]
+        )
     return axes
 
 
@@ -181,14 +189,14 @@ def _factor(words: _Words, f: int, cards: list[int]) -> Floats:
     return np.array(words.numbers(claimed, f"the table of factor {f}")).reshape(cards)
 
 
-def _check_is_table_of(words: _Words, f: int, scope: list[int], table: Floats, child: str, at: int) -> None:
-    with np.errstate(all="ignore"):
-        fits = np.isfinite(table).all() and (table >= 0).all() and (abs(table.sum(axis=-1) - 1) <= ROW_SUM_TOLERANCE).all()
-    if not fits:
-        raise words.error(
-            f"this is no Bayesian network: factor {f} over {_listed(scope)} is not a table of {child}, whose factor it must be",
-            at,
-        )
+def _check_are_tables(words: _Words, scopes: list[list[int]], tables: list[Floats], children: list[str], positions: list[int]) -> None:
+    """Name the factor that keeps a MARKOV file from being a Bayesian network."""
+    for f, table in enumerate(tables):
+        with np.errstate(all="ignore"):
+            fits = (table >= 0).all() and (abs(table.sum(axis=-1) - 1) <= ROW_SUM_TOLERANCE).all()
+        if not fits:
+            message = f"factor {f} over {_listed(scopes[f])} is not a table of {children[f]}, whose factor it must be"
+            raise words.error(f"this is no Bayesian network: {message}", positions[f])
 
 
 def _listed(scope: list[int]) -> str:
