@@ -14,6 +14,7 @@ index is always smaller than its child's.
 from __future__ import annotations
 
 import heapq
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -54,7 +55,8 @@ class Variable:
             if not isinstance(state, str) or not state:
                 raise NetworkError(f"variable {self.name!r}: a state must be a non-empty string, not {state!r}")
         if len(set(states)) != len(states):
-            twice = next(s for s in states if states.count(s) > 1)
+            seen: set[str] = set()
+            twice = next(s for s in states if s in seen or seen.add(s))
             raise NetworkError(f"variable {self.name!r} has the state {twice!r} twice")
 
     @property
@@ -150,7 +152,7 @@ class NoisyMax:
 
     def expand(self, limit: int = MAX_EXPANDED) -> Floats:
         """The full table ``[*parent_cards, card]``, if it has no more than ``limit`` entries."""
-        size = float(np.prod([float(c) for c in (*self.parent_cards, self.card)]))
+        size = math.prod(map(float, (*self.parent_cards, self.card)))  # inf beyond 1e308, without a warning
         if size > limit:
             raise NetworkError(
                 f"a noisy-max with {len(self.contributions)} parents would need a table of {size:.3g} entries; the limit is {limit}"
