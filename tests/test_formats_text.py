@@ -63,7 +63,7 @@ UAI = """BAYES
 3
 2 3 2
 3
-1 0
+1 0   # a comment as aGrUM writes it, with 1 2 3
 2 0 1
 3 1 0 2
 
@@ -228,9 +228,9 @@ def test_net_by_hand():
 
 
 def test_net_class_and_flat_data():
-    text = 'class My { inputs = (); node A { states = ("x" "y"); } node B { states = ("x" "y"); }\n'
+    text = 'class My { name = Mine; inputs = (); node A { states = ("x" "y"); } node B { states = (x y ); }\n'
     got = read_net(text + "potential (A) { data = (0.1 0.9); } potential (B | A) { data = (0.1 0.9 0.2 0.8); } }")
-    assert got.name == "My"
+    assert got.name == "Mine"
     assert row(got, "B", A="y") == [0.2, 0.8]
 
 
@@ -242,7 +242,7 @@ NET_ERRORS = [
     ("instance D : Z ();", 3, "only discrete nodes"),
     ('node A { states = ("x"); }', 3, "second one"),
     ("node B { }", 3, "'B' has no states"),
-    ("node B { states = (x y); }", 3, "must be a list of strings"),
+    ("node B { states = ((x) y); }", 3, "must be a list of labels"),
     ('node B { states = ("x" "x"); }', 3, "'x' twice"),
     ('node B { states = ("x" "y)', 3, "expected 'attribute = value;'"),
     ("potential (A) { data = (0.5 0.6); }", 3, "sum to 1.1"),

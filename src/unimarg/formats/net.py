@@ -36,7 +36,8 @@ _NODE = re.compile(
 _POTENTIAL = re.compile(r"\s*+(?P<kind>potential)\s*+\((?P<scope>[^(){}]*+)\)\s*+\{")
 _ATTRIBUTE = re.compile(rf"\s*+(?P<key>{_WORD})\s*+=(?P<value>(?:[^;{{}}\"]++|{_STRING})*+);", re.DOTALL)
 _CLOSE = re.compile(r"\s*+\}")
-_STRINGS = re.compile(rf"\s*+\(\s*+(?:{_STRING}\s*+,?+\s*+)*+\)\s*+", re.DOTALL)
+_LABEL = re.compile(rf"{_STRING}|{_WORD}", re.DOTALL)
+_LABELS = re.compile(rf"\s*+\(\s*+(?:(?:{_STRING}|{_WORD})\s*+,?+\s*+)*+\)\s*+", re.DOTALL)
 _IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 # words of the language, which a node had better not be called
 _RESERVED = re.compile("net|class|node|discrete|continuous|decision|utility|function|instance|potential|data|normal|inputs|outputs|states")
@@ -144,8 +145,8 @@ def _attribute_string(source: Source, block: _Block, key: str) -> str | None:
     if found is None:
         return None
     value = found[0].strip()
-    if not re.fullmatch(_STRING, value, re.DOTALL):
-        raise source.error(f"{key} must be one string, not {shown(value)}", found[1])
+    if not _LABEL.fullmatch(value):
+        raise source.error(f"{key} must be one label, not {shown(value)}", found[1])
     return _unescaped(value)
 
 
@@ -154,9 +155,9 @@ def _states(source: Source, name: str, block: _Block) -> list[str]:
     found = block.get("states")
     labels: list[str] = []
     if found is not None:
-        if not _STRINGS.fullmatch(found[0]):
-            raise source.error(f"the states of {shown(name)} must be a list of strings, not {shown(found[0].strip())}", found[1])
-        labels = [_unescaped(s) for s in re.findall(_STRING, found[0], re.DOTALL)]
+        if not _LABELS.fullmatch(found[0]):
+            raise source.error(f"the states of {shown(name)} must be a list of labels, not {shown(found[0].strip())}", found[1])
+        labels = [_unescaped(s) for s in _LABEL.findall(found[0])]
     values = block.get("state_values")
     if values is not None and not any(labels):
         numbers = values[0].replace("(", " ").replace(")", " ").split()
@@ -218,8 +219,9 @@ def _brackets(cards: list[int]) -> str:
     return text
 
 
-def _unescaped(string: str) -> str:
-    return re.sub(r"\\(.)", r"\1", string[1:-1], flags=re.DOTALL)
+def _unescaped(word: str) -> str:
+    """What a string means; a bare word, which aGrUM writes for a state or a name, means itself."""
+    return re.sub(r"\\(.)", r"\1", word[1:-1], flags=re.DOTALL) if word[0] == '"' else word
 
 
 def write(net: Network) -> str:

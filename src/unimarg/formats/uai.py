@@ -2,7 +2,7 @@
 
     BAYES|MARKOV   n   card_1 .. card_n   m   (k v_1 .. v_k) for each factor   (size p_1 .. p_size) for each factor
 
-- Everything is a word between white space. A table runs over its scope with the last variable fastest.
+- Everything is a word between white space; aGrUM adds comments from ``#`` to the line's end. A table runs over its scope with the last variable fastest.
 - In BAYES the last variable of a scope is the child. A MARKOV file is taken if it is a Bayesian network in
   disguise: every factor a table of one child. The children follow from the scopes: in an acyclic graph some
   variable has no children, so it is in one factor only, its own; take that factor away and repeat.
@@ -35,7 +35,8 @@ class _Words:
 
     def __init__(self, data: bytes, path: str):
         self.source = Source(data, path)
-        self.words = self.source.text.split()
+        self.text = re.sub(r"#[^\n]*+", lambda m: " " * len(m.group()), self.source.text)
+        self.words = self.text.split()
         self.at = 0
 
     @property
@@ -45,8 +46,8 @@ class _Words:
     def error(self, message: str, at: int | None = None) -> FormatError:
         """An error at the line of the word ``at``, the last one taken unless told."""
         at = max(0, self.at - 1) if at is None else at
-        offset = len(self.source.text)
-        for i, found in enumerate(re.finditer(r"\S+", self.source.text)):
+        offset = len(self.text)
+        for i, found in enumerate(re.finditer(r"\S+", self.text)):
             if i == at:
                 offset = found.start()
                 break
@@ -126,7 +127,7 @@ def read(data: bytes, path: str) -> Network:
 
 def _text_offsets(words: _Words, by_word: Mapping[str, int]) -> dict[str, int]:
     """Offsets in the text from positions among the words."""
-    starts = [m.start() for m in re.finditer(r"\S+", words.source.text)]
+    starts = [m.start() for m in re.finditer(r"\S+", words.text)]
     return {name: starts[at] for name, at in by_word.items()}
 
 
