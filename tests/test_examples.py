@@ -93,7 +93,6 @@ def test_names_of_examples():
 
 
 def test_asia_by_hand():
-    pytest.importorskip("unimarg.formats.bif")
     net = example("asia")
     assert Counter(v.group for v in net.variables) == {"exposures": 2, "diseases": 4, "findings": 2}
     assert all(v.states == ("yes", "no") for v in net.variables)
@@ -121,7 +120,6 @@ def test_asia_by_hand():
 
 
 def test_alarm():
-    pytest.importorskip("unimarg.formats.bif")
     net = example("alarm")
     assert (len(net), net.arc_count, net.parameter_count) == (37, 46, 509)  # as published
     assert Counter(v.group for v in net.variables) == {"diagnoses": 8, "measurements": 16, "intermediate": 13}

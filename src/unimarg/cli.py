@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -129,16 +129,16 @@ def sample(
     import contextlib
 
     from unimarg.compiled import sample_chunks
-    from unimarg.formats.atomic import open_atomic
+    from unimarg.formats.files import replacing
 
     net = _network(network)
-    chunks = sample_chunks(net, n, seed)
     with contextlib.ExitStack() as stack:
-        out = sys.stdout if output is None else stack.enter_context(open_atomic(output))
+        out = sys.stdout.buffer if output is None else stack.enter_context(replacing(str(output)))
         advance = stack.enter_context(_progress(n, "sampling", show=output is not None))
-        out.write(_csv_line(net.names))
-        for piece in chunks:
-            _write_samples(out, net, piece, indices)
+        out.write(_csv_line(net.names).encode())
+        for piece in sample_chunks(net, n, seed):
+            for text in _csv_rows(net, piece, indices):
+                out.write(text.encode())
             advance(len(piece))
 
 
@@ -151,13 +151,14 @@ def _csv_line(cells: Sequence[str]) -> str:
     return line.getvalue()
 
 
-def _write_samples(out: Any, net: Network, states: Any, indices: bool) -> None:
+def _csv_rows(net: Network, states: Any, indices: bool) -> Iterator[str]:
     import numpy as np
 
     labels = [[str(k) for k in range(v.card)] if indices else [_csv_line([s])[:-1] for s in v.states] for v in net.variables]
-    for part in np.array_split(states, max(1, len(states) * len(net) // 1_000_000)):
-        columns = [np.array(names, dtype=object)[part[:, i]] for i, names in enumerate(labels)]
-        out.write("".join(",".join(row) + "\n" for row in zip(*columns, strict=True)))
+    columns = [np.array(names, dtype=object) for names in labels]
+    for part in np.array_split(states, max(1, states.size // 1_000_000)):
+        cells = [names[part[:, i]] for i, names in enumerate(columns)]
+        yield "".join(",".join(row) + "\n" for row in zip(*cells, strict=True))
 
 
 def _progress(total: int, what: str, show: bool) -> Any:

@@ -8,6 +8,7 @@ States ascend from the neutral ("absent") one. A NoisyMax is never expanded to a
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -113,7 +114,7 @@ class NoisyMax:
 
     def expand(self, limit: int = MAX_EXPANDED) -> Floats:
         """The full table ``[*parent_cards, card]``, if it has no more than ``limit`` entries."""
-        size = float(np.prod([float(c) for c in (*self.parent_cards, self.card)]))
+        size = math.prod(map(float, (*self.parent_cards, self.card)))  # inf beyond 1e308, without a warning
         if size > limit:
             raise NetworkError(
                 f"a noisy-max with {len(self.contributions)} parents would need a table of {size:.3g} entries; the limit is {limit}"

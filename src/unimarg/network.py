@@ -47,7 +47,8 @@ class Variable:
             if not isinstance(state, str) or not state:
                 raise NetworkError(f"variable {self.name!r}: a state must be a non-empty string, not {state!r}")
         if len(set(states)) != len(states):
-            twice = next(s for s in states if states.count(s) > 1)
+            seen: set[str] = set()
+            twice = next(s for s in states if s in seen or seen.add(s))
             raise NetworkError(f"variable {self.name!r} has the state {twice!r} twice")
 
     @property

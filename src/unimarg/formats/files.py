@@ -1,0 +1,131 @@
+"""Bytes from and to files: plain or gzip by suffix, bounded when read, atomic when written."""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import os
+import secrets
+import stat
+import zlib
+from collections.abc import Iterator
+from typing import IO, cast
+
+from unimarg.errors import FormatError, UnimargError
+
+MAX_BYTES = 2**30  # the largest file, unpacked, that is read
+# Networks as text shrink 10 to 50 times. A file that grows beyond this, and beyond a size that does no
+# harm, is taken for a decompression bomb before it has filled the memory.
+MAX_GZIP_RATIO = 100
+HARMLESS_BYTES = 2**25
+_CHUNK = 2**20
+
+
+def read_bytes(path: str) -> bytes:
+    """The file's content, unpacked if its name ends in ``.gz``."""
+    try:
+        with open(path, "rb", opener=_open_without_waiting) as f:
+            status = os.fstat(f.fileno())
+            if not stat.S_ISREG(status.st_mode):
+                raise FormatError("is not a regular file", path)
+            if status.st_size > MAX_BYTES:
+                raise FormatError(f"has {status.st_size} bytes; the limit is {MAX_BYTES}", path)
+            data = f.read(MAX_BYTES)
+    except OSError as e:
+        raise FormatError(f"cannot be read: {e.strerror or e}", path) from e
+    except ValueError as e:
+        if isinstance(e, FormatError):
+            raise
+        raise FormatError(f"is no file name: {e}", path) from e
+    return _unpack(data, path) if path.lower().endswith(".gz") else data
+
+
+def _open_without_waiting(path: str, flags: int) -> int:
+    # opening a named pipe would otherwise wait for a writer
+    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
+
+
+def _unpack(data: bytes, path: str) -> bytes:
+    limit = min(MAX_BYTES, max(HARMLESS_BYTES, MAX_GZIP_RATIO * len(data)))
+    out = bytearray()
+    rest = data
+    while rest.strip(b"\0"):  # a gzip file may hold several members, and zero padding after them
+        member = zlib.decompressobj(wbits=31)
+        try:
+            while not member.eof:
+                out += member.decompress(rest, _CHUNK)
+                rest = member.unconsumed_tail
+                if len(out) > limit:
+                    raise FormatError(
+                        f"unpacks to more than {limit} bytes from {len(data)}, which looks like a decompression bomb; "
+                        "unpack it by hand if it is not",
+                        path,
+                    )
+                if not rest and not member.eof:
+                    raise FormatError("the gzip data end too early", path)
+        except zlib.error as e:
+            raise FormatError(f"is not valid gzip data: {e}", path) from e
+        rest = member.unused_data
+    return bytes(out)
+
+
+def write_bytes(path: str, data: bytes) -> None:
+    """Write a file in one step. Packed if the name ends in ``.gz``, the same bytes for the same content."""
+    with replacing(path) as f:
+        f.write(data)
+
+
+@contextlib.contextmanager
+def replacing(path: str) -> Iterator[IO[bytes]]:
+    """A file to write that takes the place of ``path`` at the end.
+
+    A reader sees the old content or the new, and a failure leaves the old. What is written is packed if
+    the name ends in ``.gz``.
+    """
+    try:
+        target = os.path.realpath(path)  # a link keeps pointing at the file
+        if os.path.isdir(target):
+            raise FormatError("cannot be written: Is a directory", path)
+        with _replacing(target) as f:
+            if path.lower().endswith(".gz"):
+                with gzip.GzipFile("", "wb", compresslevel=6, fileobj=f, mtime=0) as packed:
+                    yield cast(IO[bytes], packed)
+            else:
+                yield f
+    except OSError as e:
+        raise FormatError(f"cannot be written: {e.strerror or e}", path) from e
+    except ValueError as e:
+        if isinstance(e, UnimargError):
+            raise
+        raise FormatError(f"is no file name: {e}", path) from e
+
+
+@contextlib.contextmanager
+def _replacing(target: str) -> Iterator[IO[bytes]]:
+    folder, name = os.path.split(target)
+    temporary = os.path.join(folder, f".{name[:100]}.{secrets.token_hex(6)}.tmp")
+    # unlike tempfile's, this mode respects the umask
+    handle = os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY | getattr(os, "O_BINARY", 0), 0o666)
+    try:
+        with open(handle, "wb") as f:
+            yield f
+            f.flush()
+            os.fsync(f.fileno())
+        with contextlib.suppress(FileNotFoundError):
+            os.chmod(temporary, stat.S_IMODE(os.stat(target).st_mode))
+        os.replace(temporary, target)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(temporary)
+        raise
+    _sync_folder(folder)
+
+
+def _sync_folder(folder: str) -> None:
+    """Make the new name durable where the system allows it; the content already is."""
+    with contextlib.suppress(OSError):
+        handle = os.open(folder or ".", os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
