@@ -1,0 +1,179 @@
+"""A query with its evidence worked into the network: independent parts, each as small as it can be made.
+
+Hard-observed parents are sliced away, so that an observed node keeps its unobserved parents only. What it
+then says of them is a factor over their states, and many factors are simpler than they look:
+
+- no parent left: a number, kept as its logarithm; one parent left: a likelihood of that parent;
+- a noisy-max seen at state k splits, with r_j = p_j(k) / F_j(k) and everything as in ``network.py``:
+
+    P(X = k | pa) = L(k) prod_j F_j(k | pa_j) * [1 - (1 - r_0) prod_j (1 - r_j(pa_j))],
+
+  one likelihood F_j(k | .) for each parent and a binary noisy-or seen at "yes" (nothing at all for k = 0).
+
+Likelihoods and findings are scaled to a maximum of 1 and the logarithm of the scale is kept, so that
+log P(e) = log_scale + sum over components of log P(component's findings).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from unimarg.errors import ImpossibleEvidenceError
+from unimarg.evidence import Evidence
+from unimarg.network import Floats, Mechanism, Network, NoisyMax, Table, Variable, pmf_from_log_cdf
+from unimarg.relevance import ancestors, connected
+
+NOISY_OR_TOLERANCE = 1e-13  # relative; a table this close to a noisy-or is one
+ROUNDING = 4 * np.finfo(np.float64).eps  # of a small probability that was written as 1 minus a large one
+
+
+@dataclass(frozen=True, eq=False)
+class Component:
+    """A part that shares nothing with the others. Its hard findings are sinks with states (other, seen), all seen."""
+
+    net: Network
+    evidence: Evidence  # by index in ``net``
+    nodes: tuple[int, ...]  # the index in the whole network of each of net's variables
+
+
+@dataclass(frozen=True, eq=False)
+class Reduction:
+    log_scale: float
+    components: tuple[Component, ...]
+
+
+def reduce(net: Network, evidence: Evidence, needed: Iterable[int]) -> Reduction:
+    """Split the query for the nodes ``needed`` into components; every finding is in one, or in ``log_scale``."""
+    work = _Work(net, evidence)
+    for i in sorted(ancestors(net, {*needed, *evidence.nodes})):
+        free, mechanism = _sliced(net, evidence, i)
+        if i in evidence.hard:
+            work.finding(i, free, mechanism, evidence.hard[i])
+        else:
+            work.factors.append((i, free, mechanism))
+    scopes = [[i, *pa] if i not in evidence.hard else list(pa) for i, pa, _ in work.factors]
+    groups = connected(scopes)
+    return Reduction(work.log_scale, tuple(work.component([work.factors[f] for f in group]) for group in groups))
+
+
+@dataclass(eq=False)
+class _Work:
+    """What has been gathered on one pass over the nodes."""
+
+    net: Network
+    evidence: Evidence
+    log_scale: float = 0.0
+    likelihoods: dict[int, Floats] = field(default_factory=dict)
+    factors: list[tuple[int, tuple[int, ...], Mechanism]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        for i, likelihood in self.evidence.virtual.items():
+            self.likelihood(i, likelihood, self.net.names[i])
+
+    def scale(self, factor: float, culprit: str) -> None:
+        if factor == 0:
+            raise ImpossibleEvidenceError(f"the evidence is impossible: {culprit} has probability zero given the rest")
+        self.log_scale += float(np.log(factor))
+
+    def likelihood(self, i: int, values: Floats, culprit: str) -> None:
+        product = self.likelihoods.get(i, 1.0) * values
+        self.scale(product.max(), culprit)
+        self.likelihoods[i] = product / product.max()
+
+    def finding(self, i: int, parents: tuple[int, ...], mechanism: Mechanism, state: int) -> None:
+        """Node i was seen in ``state``; its mechanism has only unobserved parents left."""
+        culprit = f"{self.net.names[i]}={self.net.variables[i].states[state]}"
+        if isinstance(mechanism, Table) and len(parents) > 1:
+            mechanism = as_noisy_or(mechanism) or mechanism
+        if isinstance(mechanism, NoisyMax):
+            leak, factors = mechanism.log_cdfs
+            self.scale(float(np.exp(leak[state])), culprit)
+            for p, f in zip(parents, factors, strict=True):
+                self.likelihood(p, np.exp(f[:, state]), culprit)
+            parents, mechanism = _seen_at_maximum(mechanism, parents, state)
+            state = 1
+        if len(parents) == 0:
+            self.scale(mechanism.expand()[state], culprit)
+        elif len(parents) == 1:
+            self.likelihood(parents[0], mechanism.expand()[:, state], culprit)
+        elif isinstance(mechanism, Table):
+            seen = mechanism.probabilities[..., state]
+            self.scale(seen.max(), culprit)
+            seen = seen / seen.max()
+            self.factors.append((i, parents, Table(np.stack([1 - seen, seen], axis=-1))))
+        else:
+            self.factors.append((i, parents, mechanism))
+
+    def component(self, factors: Sequence[tuple[int, tuple[int, ...], Mechanism]]) -> Component:
+        names = self.net.names
+        seen = {i for i, _, _ in factors if i in self.evidence.hard}
+        variables = [Variable(names[i], ("other", "seen")) if i in seen else self.net.variables[i] for i, _, _ in factors]
+        parents = {names[i]: [names[p] for p in pa] for i, pa, _ in factors}
+        net = Network(variables, parents, {names[i]: m for i, _, m in factors})
+        nodes = tuple(self.net.index[n] for n in net.names)
+        virtual = {c: self.likelihoods[i] for c, i in enumerate(nodes) if i in self.likelihoods and not (self.likelihoods[i] == 1).all()}
+        return Component(net, Evidence({c: 1 for c, i in enumerate(nodes) if i in seen}, virtual), nodes)
+
+
+def _sliced(net: Network, evidence: Evidence, i: int) -> tuple[tuple[int, ...], Mechanism]:
+    """The unobserved parents of node i and its mechanism given the states of the observed ones."""
+    parents, mechanism = net.parents[i], net.mechanisms[i]
+    free = tuple(p for p in parents if p not in evidence.hard)
+    if len(free) == len(parents):
+        return free, mechanism
+    if isinstance(mechanism, Table):
+        return free, Table(mechanism.probabilities[tuple(evidence.hard.get(p, slice(None)) for p in parents)])
+    log_leak, factors = mechanism.log_cdfs
+    for p, f in zip(parents, factors, strict=True):
+        if p in evidence.hard:
+            log_leak = log_leak + f[evidence.hard[p]]
+    # the maximum guards against a difference of equal numbers that rounds below zero
+    leak = np.maximum(pmf_from_log_cdf(log_leak), 0.0)
+    return free, NoisyMax(leak, [c for p, c in zip(parents, mechanism.contributions, strict=True) if p not in evidence.hard])
+
+
+def _seen_at_maximum(mechanism: NoisyMax, parents: tuple[int, ...], state: int) -> tuple[tuple[int, ...], Mechanism]:
+    """P(X = state | pa, no effect above state), as a binary noisy-or of the parents that matter."""
+    if state == 0:
+        return (), Table([0.0, 1.0])
+
+    def reaches(pmf: Floats) -> Floats:
+        below, here = pmf[..., :state].sum(-1), pmf[..., state]
+        share = np.divide(here, below + here, out=np.zeros_like(here), where=here > 0)
+        return np.stack([np.divide(below, below + here, out=np.ones_like(here), where=here > 0), share], axis=-1)
+
+    leak = reaches(mechanism.leak)
+    if leak[0] == 0:
+        return (), Table([0.0, 1.0])
+    rows = [(p, reaches(c)) for p, c in zip(parents, mechanism.contributions, strict=True)]
+    rows = [(p, r) for p, r in rows if r[:, 1].any()]
+    return tuple(p for p, _ in rows), NoisyMax(leak, [r for _, r in rows])
+
+
+def as_noisy_or(table: Table) -> NoisyMax | None:
+    """The noisy-or that a binary table is, if it is one.
+
+    >>> as_noisy_or(Table([[[0.9, 0.1], [0.0, 1.0]], [[0.45, 0.55], [0.0, 1.0]]])).leak.tolist()
+    [0.9, 0.1]
+    """
+    parents = len(table.parent_cards)
+    if table.card != 2 or set(table.parent_cards) - {2}:
+        return None
+    absent, present = table.probabilities[..., 0], table.probabilities[..., 1]
+    none = (0,) * parents
+    contributions = []
+    for j in range(parents):
+        alone = tuple(int(k == j) for k in range(parents))
+        if absent[alone] > absent[none]:
+            return None
+        # two quotients rather than one and its complement: each keeps its own digits
+        row = [absent[alone], present[alone] - present[none]] if absent[none] > 0 else [1.0, 0.0]
+        contributions.append([[1.0, 0.0], np.maximum(row, 0.0) / max(absent[none], sum(row))])
+    found = NoisyMax(table.probabilities[none], contributions).expand()
+    same = np.isclose(found[..., 0], absent, rtol=NOISY_OR_TOLERANCE, atol=0) & np.isclose(
+        found[..., 1], present, rtol=NOISY_OR_TOLERANCE, atol=ROUNDING
+    )
+    return NoisyMax(table.probabilities[none], contributions) if same.all() else None
