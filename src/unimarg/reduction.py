@@ -23,7 +23,8 @@ import numpy as np
 
 from unimarg.errors import ImpossibleEvidenceError
 from unimarg.evidence import Evidence
-from unimarg.network import Floats, Mechanism, Network, NoisyMax, Table, Variable, pmf_from_log_cdf
+from unimarg.mechanism import pmf_from_log_cdf
+from unimarg.network import Floats, Mechanism, Network, NoisyMax, Table, Variable
 from unimarg.relevance import ancestors, connected
 
 NOISY_OR_TOLERANCE = 1e-13  # relative; a table this close to a noisy-or is one
