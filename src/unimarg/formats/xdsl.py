@@ -31,7 +31,8 @@ from unimarg.errors import FormatError
 from unimarg.formats.assemble import Node, assemble, bounded_product, check_parents, make_variable, read_numbers, read_table
 from unimarg.formats.safe_xml import Element, leaf, parse
 from unimarg.formats.xdsl_order import Listed, ListedMax, Raw, ordered_nodes
-from unimarg.network import MAX_EXPANDED, ROW_SUM_TOLERANCE, Floats, Network, NoisyMax, Table
+from unimarg.mechanism import MAX_EXPANDED
+from unimarg.network import ROW_SUM_TOLERANCE, Floats, Network, NoisyMax, Table
 
 _ID = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
 GENIE_ROW_SUM_TOLERANCE = 5e-3  # learned networks saved by GeNIe have rows that miss 1 by 2e-3
