@@ -12,7 +12,7 @@ import pytest
 from test_formats_xml import XDSL, XMLBIF, chance, root, smile
 from unimarg.errors import FormatError
 from unimarg.formats import xdsl, xmlbif
-from unimarg.network import MAX_EXPANDED
+from unimarg.mechanism import MAX_EXPANDED
 
 
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "iso-8859-1", "windows-1252"])
