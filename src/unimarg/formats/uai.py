@@ -2,7 +2,9 @@
 
     BAYES|MARKOV   n   card_1 .. card_n   m   (k v_1 .. v_k) for each factor   (size p_1 .. p_size) for each factor
 
-- Everything is a word between white space; aGrUM adds comments from ``#`` to the line's end. A table runs over its scope with the last variable fastest.
+- Everything is a word between white space; a comment runs from ``#`` to the end of the line (aGrUM writes them).
+- A table runs over its scope with the last variable fastest. (aGrUM 3.3 writes and reads the parents the other way
+  round, with the first one fastest: its files with two or more parents are not what they say.)
 - In BAYES the last variable of a scope is the child. A MARKOV file is taken if it is a Bayesian network in
   disguise: every factor a table of one child. The children follow from the scopes: in an acyclic graph some
   variable has no children, so it is in one factor only, its own; take that factor away and repeat.
