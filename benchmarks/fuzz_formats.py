@@ -2,8 +2,8 @@
 
     python benchmarks/fuzz_formats.py --format bif --count 100000 --seed 0
 
-Seeds are small networks written by the format's own writer, and the files given with --file. What is accepted must survive being written and
-read again. Exits with 1, and prints the input, on any other exception or on an input slower than the limit.
+Seeds are small networks written by the format's own writer, and the files given with --file. What is accepted
+must survive being written and read again. Exits with 1, and prints the input, on any other exception or on an input slower than the limit.
 """
 
 from __future__ import annotations

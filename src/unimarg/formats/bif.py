@@ -191,11 +191,7 @@ def _scope(source: Source, scope: str, offset: int, variables: dict[str, tuple[V
 
 def _mechanism(source: Source, family: _Family, offset: int) -> Mechanism:
     regular = _regular_rows(family)
-    if regular is not None:
-        return Table(regular)
-    rows = _Rows(source, family)
-    rows.parse()
-    return rows.mechanism(offset)
+    return _Rows(source, family).mechanism(offset) if regular is None else Table(regular)
 
 
 def _regular_rows(family: _Family) -> Floats | None:
@@ -245,10 +241,12 @@ class _Rows:
         self.source, self.family = source, family
         self.words: list[str] = _TOKEN.findall(family.body)
         self.at = 0
+        self.numbering = [{s: i for i, s in enumerate(p.states)} for p in family.parents]
         self.rows: dict[tuple[int, ...], list[float]] = {}
         self.table: list[float] | None = None
         self.default: list[float] | None = None
         self.noisy_max = False
+        self.parse()
 
     def parse(self) -> None:
         while self.at < len(self.words):
@@ -288,9 +286,9 @@ class _Rows:
         key = []
         for j, (parent, word) in enumerate(zip(self.family.parents, states, strict=True)):
             state = _unquoted(word)
-            if state not in parent.states:
+            if state not in self.numbering[j]:
                 self.fail_at(start + j, f"{shown(parent.name)} has no state {shown(state)}{suggest(state, parent.states)}")
-            key.append(parent.states.index(state))
+            key.append(self.numbering[j][state])
         return tuple(key)
 
     def numbers(self, count: int | None) -> list[float]:
