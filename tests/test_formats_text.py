@@ -451,6 +451,11 @@ HOSTILE = {
         + "".join(f"(s{i}) 1;" for i in range(30_000))
         + "}",
     ),
+    "bif noisy-max of many states": (
+        bif,
+        "".join(f"variable {n} {{ type discrete [30000] {{ {' '.join(f's{i}' for i in range(30_000))} }}; }}" for n in "AB")
+        + "probability ( B | A ) { property function max; }",
+    ),
     "net brackets": (net, A_NODE + f"potential (A) {{ data = {'(' * 300_000}; }}"),
     "net closed brackets": (net, A_NODE + f"potential (A) {{ data = {'(' * 300_000} 0.5 0.5 {')' * 300_000}; }}"),
     "net string": (net, A_NODE + 'node B { states = ("' + "\\" * 500_000),

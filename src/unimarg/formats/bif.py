@@ -336,24 +336,28 @@ class _Rows:
 
     def as_noisy_max(self, offset: int) -> NoisyMax:
         child = shown(self.family.child.name)
-        neutral = (0,) * len(self.family.parents)
-        unit = np.eye(1, self.family.child.card)[0]
-        contributions = [np.full((p.card, len(unit)), np.nan) for p in self.family.parents]
-        for c in contributions:
-            c[0] = unit
+        effects: dict[tuple[int, int], list[float]] = {}  # by parent and its state, the others in their first
+        leak = None
         for key, values in self.rows.items():
-            active = [j for j, s in enumerate(key) if s]
+            active = [(j, s) for j, s in enumerate(key) if s]
             if len(active) > 1:
                 self.fail(f"{child} is a noisy-max; its row ({self.named(key)}) has more than one parent out of its first state", offset)
             if active:
-                contributions[active[0]][key[active[0]]] = values
-        for parent, c in zip(self.family.parents, contributions, strict=True):
-            if np.isnan(c).any():
-                state = parent.states[int(np.isnan(c).any(axis=1).argmax())]
-                self.fail(f"{child} is a noisy-max; the row where only {shown(parent.name)} is {shown(state)} is missing", offset)
-        if neutral not in self.rows:
+                effects[active[0]] = values
+            else:
+                leak = values
+        if leak is None:
             self.fail(f"{child} is a noisy-max; the row of all first states, the leak, is missing", offset)
-        return NoisyMax(self.rows[neutral], contributions)
+        contributions = []
+        for j, parent in enumerate(self.family.parents):
+            rows = [[1.0, *[0.0] * (len(leak) - 1)]]
+            for s in range(1, parent.card):
+                if (j, s) not in effects:
+                    state = shown(parent.states[s])
+                    self.fail(f"{child} is a noisy-max; the row where only {shown(parent.name)} is {state} is missing", offset)
+                rows.append(effects[j, s])
+            contributions.append(rows)
+        return NoisyMax(leak, contributions)
 
     def named(self, key: tuple[int, ...]) -> str:
         names = [p.states[s] for p, s in zip(self.family.parents[:8], key, strict=False)]
