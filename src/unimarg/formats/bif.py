@@ -281,8 +281,7 @@ class _Rows:
         start = self.at
         states = self.until(")")
         if len(states) != len(self.family.parents):
-            count, child = len(self.family.parents), shown(self.family.child.name)
-            self.fail_at(start, f"a row names {len(states)} parent states; {child} has {count} parents")
+            self.fail_at(start, f"a row names {len(states)} parent states; {shown(self.family.child.name)} has {len(self.family.parents)}")
         key = []
         for j, (parent, word) in enumerate(zip(self.family.parents, states, strict=True)):
             state = _unquoted(word)
@@ -309,8 +308,7 @@ class _Rows:
         self.fail(message, self.family.offset + found.start())
 
     def mechanism(self, offset: int) -> Mechanism:
-        cards, card = self.family.cards, self.family.child.card
-        child = shown(self.family.child.name)
+        cards, card, child = self.family.cards, self.family.child.card, shown(self.family.child.name)
         if self.table is not None:
             if self.rows or self.default is not None:
                 self.fail(f"{child} has both a table and rows", offset)
