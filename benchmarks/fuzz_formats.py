@@ -2,8 +2,8 @@
 
     python benchmarks/fuzz_formats.py --format bif --count 100000 --seed 0
 
-Seeds are small networks written by the format's own writer. What is accepted must survive being written and
-read again. Exits with 1, and prints the input, on any other exception or on an input slower than the limit.
+Seeds are small networks written by the format's own writer, and the files given with --file. What is accepted
+must survive being written and read again. Exits with 1, and prints the input, on any other exception or on an input slower than the limit.
 """
 
 from __future__ import annotations
@@ -16,8 +16,10 @@ import sys
 import time
 import warnings
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
+from pathlib import Path
 
 import numpy as np
 
@@ -104,10 +106,10 @@ def _change_words(data: bytes, seeds: list[bytes], rng: random.Random) -> bytes:
     return b"".join(words)
 
 
-def fuzz(module: Format, count: int, seed: int, limit: float = 1.0) -> Tally:
+def fuzz(module: Format, count: int, seed: int, limit: float = 1.0, more_seeds: Sequence[bytes] = ()) -> Tally:
     """Read ``count`` mutated files; ``limit`` is the number of seconds that one may take."""
     rng = random.Random(seed)
-    seeds = [module.write(net).encode() for net in seed_networks()]
+    seeds = [*more_seeds, *(module.write(net).encode() for net in seed_networks())]
     tally = Tally()
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -149,8 +151,10 @@ def main() -> int:
     parser.add_argument("--count", type=int, default=10_000)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--limit", type=float, default=1.0, help="seconds that one input may take")
+    parser.add_argument("--file", type=Path, action="append", default=[], help="one more file to mutate; may be repeated")
     args = parser.parse_args()
-    tally = fuzz(import_module(f"unimarg.formats.{args.format}"), args.count, args.seed, args.limit)
+    more = [path.read_bytes() for path in args.file]
+    tally = fuzz(import_module(f"unimarg.formats.{args.format}"), args.count, args.seed, args.limit, more)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     print(f"{args.format}: {args.count} inputs, seed {args.seed}: {dict(tally.outcomes)}")
     print(f"mean {1e3 * tally.seconds / args.count:.3f} ms, slowest {1e3 * tally.slowest:.1f} ms, peak memory {peak:.0f} MiB")

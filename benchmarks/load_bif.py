@@ -80,7 +80,7 @@ def main() -> int:
         name = path.name.split(".")[0]
         net: Network = load(path)
         found = (len(net), net.arc_count, net.parameter_count)
-        verdict = "as is" if PUBLISHED.get(name) == found else "DIFFERS" if name in PUBLISHED else "unknown"
+        verdict = "agrees" if PUBLISHED.get(name) == found else "DIFFERS" if name in PUBLISHED else "unknown"
         wrong += verdict == "DIFFERS"
         ours = best_of(args.repeat, lambda path=path: load(path))
         theirs = float("nan") if args.without_pgmpy else pgmpy_seconds(path)

@@ -57,6 +57,7 @@ potential (B | A)
 }
 potential (C | A B) { data = (((0.1 0.9) (0.2 0.8) (0.3 0.7)) ((0.4 0.6) (0.5 0.5) (1 0))); }
 potential (D | A) { }
+potential (E) { }
 """
 
 UAI = """BAYES
@@ -254,6 +255,8 @@ NET_ERRORS = [
     ("potential (A | A) { }", 3, "comes twice"),
     ("potential (A A) { }", 3, "expected"),
     ("potential (A) { } potential (A) { }", 3, "second potential"),
+    ("", 2, "'A' has no potential"),
+    ("node B rubbish { }", 3, "has no block"),
     ("rubbish", 3, "expected a net, node or potential block, not 'rubbish'"),
     ("class C {", 3, "never closed"),
 ]
@@ -439,6 +442,19 @@ HOSTILE = {
             f"variable z{k} {{ type discrete [1] {{ x }}; }} probability ( z{k} | {', '.join(PARENTS[:21])} ) {{ default 1; }}\n"
             for k in range(9)
         ),
+    ),
+    "bif many states and rows": (
+        bif,
+        f"variable A {{ type discrete [30000] {{ {' '.join(f's{i}' for i in range(30_000))} }}; }}"
+        + "variable B { type discrete [1] { x }; }"
+        + "probability ( B | A ) { property x;"
+        + "".join(f"(s{i}) 1;" for i in range(30_000))
+        + "}",
+    ),
+    "bif noisy-max of many states": (
+        bif,
+        "".join(f"variable {n} {{ type discrete [30000] {{ {' '.join(f's{i}' for i in range(30_000))} }}; }}" for n in "AB")
+        + "probability ( B | A ) { property function max; }",
     ),
     "net brackets": (net, A_NODE + f"potential (A) {{ data = {'(' * 300_000}; }}"),
     "net closed brackets": (net, A_NODE + f"potential (A) {{ data = {'(' * 300_000} 0.5 0.5 {')' * 300_000}; }}"),

@@ -191,11 +191,7 @@ def _scope(source: Source, scope: str, offset: int, variables: dict[str, tuple[V
 
 def _mechanism(source: Source, family: _Family, offset: int) -> Mechanism:
     regular = _regular_rows(family)
-    if regular is not None:
-        return Table(regular)
-    rows = _Rows(source, family)
-    rows.parse()
-    return rows.mechanism(offset)
+    return _Rows(source, family).mechanism(offset) if regular is None else Table(regular)
 
 
 def _regular_rows(family: _Family) -> Floats | None:
@@ -245,10 +241,12 @@ class _Rows:
         self.source, self.family = source, family
         self.words: list[str] = _TOKEN.findall(family.body)
         self.at = 0
+        self.numbering = [{s: i for i, s in enumerate(p.states)} for p in family.parents]
         self.rows: dict[tuple[int, ...], list[float]] = {}
         self.table: list[float] | None = None
         self.default: list[float] | None = None
         self.noisy_max = False
+        self.parse()
 
     def parse(self) -> None:
         while self.at < len(self.words):
@@ -283,14 +281,13 @@ class _Rows:
         start = self.at
         states = self.until(")")
         if len(states) != len(self.family.parents):
-            count, child = len(self.family.parents), shown(self.family.child.name)
-            self.fail_at(start, f"a row names {len(states)} parent states; {child} has {count} parents")
+            self.fail_at(start, f"a row names {len(states)} parent states; {shown(self.family.child.name)} has {len(self.family.parents)}")
         key = []
         for j, (parent, word) in enumerate(zip(self.family.parents, states, strict=True)):
             state = _unquoted(word)
-            if state not in parent.states:
+            if state not in self.numbering[j]:
                 self.fail_at(start + j, f"{shown(parent.name)} has no state {shown(state)}{suggest(state, parent.states)}")
-            key.append(parent.states.index(state))
+            key.append(self.numbering[j][state])
         return tuple(key)
 
     def numbers(self, count: int | None) -> list[float]:
@@ -311,8 +308,7 @@ class _Rows:
         self.fail(message, self.family.offset + found.start())
 
     def mechanism(self, offset: int) -> Mechanism:
-        cards, card = self.family.cards, self.family.child.card
-        child = shown(self.family.child.name)
+        cards, card, child = self.family.cards, self.family.child.card, shown(self.family.child.name)
         if self.table is not None:
             if self.rows or self.default is not None:
                 self.fail(f"{child} has both a table and rows", offset)
@@ -338,24 +334,28 @@ class _Rows:
 
     def as_noisy_max(self, offset: int) -> NoisyMax:
         child = shown(self.family.child.name)
-        neutral = (0,) * len(self.family.parents)
-        unit = np.eye(1, self.family.child.card)[0]
-        contributions = [np.full((p.card, len(unit)), np.nan) for p in self.family.parents]
-        for c in contributions:
-            c[0] = unit
+        effects: dict[tuple[int, int], list[float]] = {}  # by parent and its state, the others in their first
+        leak = None
         for key, values in self.rows.items():
-            active = [j for j, s in enumerate(key) if s]
+            active = [(j, s) for j, s in enumerate(key) if s]
             if len(active) > 1:
                 self.fail(f"{child} is a noisy-max; its row ({self.named(key)}) has more than one parent out of its first state", offset)
             if active:
-                contributions[active[0]][key[active[0]]] = values
-        for parent, c in zip(self.family.parents, contributions, strict=True):
-            if np.isnan(c).any():
-                state = parent.states[int(np.isnan(c).any(axis=1).argmax())]
-                self.fail(f"{child} is a noisy-max; the row where only {shown(parent.name)} is {shown(state)} is missing", offset)
-        if neutral not in self.rows:
+                effects[active[0]] = values
+            else:
+                leak = values
+        if leak is None:
             self.fail(f"{child} is a noisy-max; the row of all first states, the leak, is missing", offset)
-        return NoisyMax(self.rows[neutral], contributions)
+        contributions = []
+        for j, parent in enumerate(self.family.parents):
+            rows = [[1.0, *[0.0] * (len(leak) - 1)]]
+            for s in range(1, parent.card):
+                if (j, s) not in effects:
+                    state = shown(parent.states[s])
+                    self.fail(f"{child} is a noisy-max; the row where only {shown(parent.name)} is {state} is missing", offset)
+                rows.append(effects[j, s])
+            contributions.append(rows)
+        return NoisyMax(leak, contributions)
 
     def named(self, key: tuple[int, ...]) -> str:
         names = [p.states[s] for p, s in zip(self.family.parents[:8], key, strict=False)]

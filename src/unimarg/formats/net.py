@@ -6,7 +6,7 @@
 
 - ``%`` starts a comment; strings are in double quotes with ``\\"`` and ``\\\\`` escaped; other attributes are ignored.
 - ``data`` is nested with P1 outermost, the child innermost; one flat list in the same order is taken too.
-- A potential without ``data``, and a node without a potential, are uniform: HUGIN's own rule.
+- A potential without ``data`` is uniform: HUGIN's own rule. A node without a potential is an error, as in a file cut short.
 - Continuous, decision, utility, function and instance nodes are an error.
 - A name that is no identifier is written under a made-up one, with the true name as ``unimarg_name`` (and ``label``,
   which is what HUGIN shows); the group is ``unimarg_group``. Labels of other programs are not taken for names.
@@ -31,7 +31,7 @@ _WORD = r'[^\s(){}|=;,"%]++'
 _COMMENT = re.compile(rf"{_STRING}|%[^\n]*+", re.DOTALL)
 _NET = re.compile(rf"\s*+(?:net\s*+|class\s++(?P<name>{_WORD})\s*+)(?P<open>\{{)")
 _NODE = re.compile(
-    rf"\s*+(?P<kind>(?:(?:discrete|continuous)\s++)?+(?:node|decision|utility|function|instance))\s++(?P<name>{_WORD})[^{{}};]*+(?P<end>[{{;])"
+    rf"\s*+(?P<kind>(?:(?:discrete|continuous)\s++)?+(?:node|decision|utility|function|instance))\s++(?P<name>{_WORD})(?P<rest>[^{{}};]*+[{{;])"
 )
 _POTENTIAL = re.compile(r"\s*+(?P<kind>potential)\s*+\((?P<scope>[^(){}]*+)\)\s*+\{")
 _ATTRIBUTE = re.compile(rf"\s*+(?P<key>{_WORD})\s*+=(?P<value>(?:[^;{{}}\"]++|{_STRING})*+);", re.DOTALL)
@@ -78,8 +78,7 @@ def read(data: bytes, path: str) -> Network:
         mechanisms[names[child]] = Table(_table(source, child, [cards[p] for p in given], cards[child], block))
     for identifier, block in nodes.items():
         if names[identifier] not in mechanisms:
-            source.claim(cards[identifier], f"the node {shown(identifier)}", block.offset)
-            mechanisms[names[identifier]] = Table(np.full(cards[identifier], 1 / cards[identifier]))
+            raise source.error(f"the node {shown(identifier)} has no potential", block.offset)
     return source.network(variables, parents, mechanisms, name, offsets)
 
 
@@ -105,7 +104,7 @@ class _Reader:
                 if found["kind"].split() not in (["node"], ["discrete", "node"]):
                     kind = shown(" ".join(found["kind"].split()))
                     raise self.source.error(f"{kind} {shown(found['name'])}: only discrete nodes can be read", found.start("kind"))
-                if found["end"] == ";" or found["name"] in nodes:
+                if found["rest"].strip() != "{" or found["name"] in nodes:
                     raise self.source.error(f"the node {shown(found['name'])} has no block, or a second one", found.start("kind"))
                 nodes[found["name"]] = self.attributes(found.start("kind"))
             elif found := self.take(_POTENTIAL):

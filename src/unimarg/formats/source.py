@@ -9,7 +9,7 @@ from __future__ import annotations
 import codecs
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
 
@@ -55,15 +55,19 @@ class Source:
         parents: Mapping[str, Sequence[str]],
         mechanisms: Mapping[str, Mechanism],
         name: str,
-        offsets: Mapping[str, int],
+        places: Mapping[str, int],
+        offset_of: Callable[[int], int] = int,
     ) -> Network:
-        """The network, or an error at the line of the block (``offsets``) that is wrong."""
+        """The network, or an error at the line of the block that is wrong.
+
+        ``places`` says where the block of each variable is, ``offset_of`` which offset such a place has.
+        """
         with np.errstate(all="ignore"):  # sums of absurd numbers overflow; the check that follows reports them
             try:
                 return Network(variables, parents, mechanisms, name)
             except NetworkError as e:
                 culprit, message = self._culprit(variables, parents, mechanisms), str(e)
-                raise self.error(message, offsets.get(culprit) if culprit else None) from e
+                raise self.error(message, offset_of(places[culprit]) if culprit is not None and culprit in places else None) from e
 
     def _culprit(
         self, variables: Sequence[Variable], parents: Mapping[str, Sequence[str]], mechanisms: Mapping[str, Mechanism]

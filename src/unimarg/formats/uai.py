@@ -2,8 +2,9 @@
 
     BAYES|MARKOV   n   card_1 .. card_n   m   (k v_1 .. v_k) for each factor   (size p_1 .. p_size) for each factor
 
-- Everything is a word between white space; aGrUM adds comments from ``#`` to the line's end.
-  A table runs over its scope with the last variable fastest.
+- Everything is a word between white space; a comment runs from ``#`` to the end of the line (aGrUM writes them).
+- A table runs over its scope with the last variable fastest. (aGrUM 3.3 writes and reads the parents the other way
+  round, with the first one fastest: its files with two or more parents are not what they say.)
 - In BAYES the last variable of a scope is the child. A MARKOV file is taken if it is a Bayesian network in
   disguise: every factor a table of one child. The children follow from the scopes: in an acyclic graph some
   variable has no children, so it is in one factor only, its own; take that factor away and repeat.
@@ -14,6 +15,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 from collections.abc import Mapping, Sequence
@@ -46,13 +48,11 @@ class _Words:
 
     def error(self, message: str, at: int | None = None) -> FormatError:
         """An error at the line of the word ``at``, the last one taken unless told."""
-        at = max(0, self.at - 1) if at is None else at
-        offset = len(self.text)
-        for i, found in enumerate(re.finditer(r"\S+", self.text)):
-            if i == at:
-                offset = found.start()
-                break
-        return self.source.error(message, offset)
+        return self.source.error(message, self.offset_of(max(0, self.at - 1) if at is None else at))
+
+    def offset_of(self, at: int) -> int:
+        found = next(itertools.islice(re.finditer(r"\S+", self.text), at, None), None)
+        return len(self.text) if found is None else found.start()
 
     def word(self, what: str) -> str:
         if not self.left:
@@ -116,20 +116,13 @@ def read(data: bytes, path: str) -> Network:
     children = [f"x{scope[axis]}" for scope, axis in zip(scopes, axes, strict=True)]
     parents = {c: [f"x{v}" for v in scope if v != scope[axis]] for c, scope, axis in zip(children, scopes, axes, strict=True)}
     mechanisms: dict[str, Mechanism] = {c: Table(t) for c, t in zip(children, tables, strict=True)}
+    places = dict(zip(children, positions, strict=True))
     try:
-        return words.source.network(
-            variables, parents, mechanisms, "network", _text_offsets(words, dict(zip(children, positions, strict=True)))
-        )
+        return words.source.network(variables, parents, mechanisms, "network", places, words.offset_of)
     except FormatError:
         if kind == "MARKOV":
             _check_are_tables(words, scopes, tables, children, positions)
         raise
-
-
-def _text_offsets(words: _Words, by_word: Mapping[str, int]) -> dict[str, int]:
-    """Offsets in the text from positions among the words."""
-    starts = [m.start() for m in re.finditer(r"\S+", words.text)]
-    return {name: starts[at] for name, at in by_word.items()}
 
 
 def _scopes(words: _Words, n: int) -> tuple[list[list[int]], list[int]]:
