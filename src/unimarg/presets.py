@@ -1,0 +1,82 @@
+"""Named recipes for training: ``paper``, ``small`` and ``default``.
+
+The paper gives one hidden layer of 4096 units, ReLU, dropout 0.5, Adam, cross-entropy over all nodes,
+masks of uniform rate, 20,000 iterations and two encodings. It does not give the batch size and the learning
+rate: 256 samples and 1e-3 (Adam's usual) are our choice.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from unimarg.encoding import ENCODINGS, Encoding
+from unimarg.errors import UsageError, closest
+from unimarg.masking import Among, LogUniformRate, Mask, Mixture, Prefix, UniformRate, leaves
+from unimarg.network import Network
+from unimarg.trunk import Architecture
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """Everything that decides a training run but the network, the budget and the seed."""
+
+    preset: str
+    architecture: Architecture
+    encoding: Encoding
+    mask: Mask
+    observed_loss: bool  # the paper also predicts the nodes it shows
+    batch: int  # a power of two
+    learning_rate: float
+    warm_up: int = 0  # steps of linear warm-up; with it the rate falls along a cosine to the end
+    average: float = 0.0  # decay of the running average of the weights; 0: none
+    clip: float = 0.0  # largest norm of a gradient; 0: none
+    virtual: float = 0.0  # share of the shown nodes that are shown through a random channel
+
+
+def recipe(net: Network, preset: str = "default", mask: Mask | None = None, **changes: Any) -> Recipe:
+    """A preset for a network, with changes: fields of ``Recipe`` or of ``Architecture`` by name."""
+    if preset not in PRESETS:
+        raise UsageError(f"there is no preset {preset!r}; {closest(preset, PRESETS)}")
+    made = PRESETS[preset](net)
+    for name, value in changes.items():
+        if name in Architecture.__dataclass_fields__:
+            made = replace(made, architecture=replace(made.architecture, **{name: value}))
+        elif name in Recipe.__dataclass_fields__ and name not in ("preset", "architecture", "mask"):
+            made = replace(made, **{name: value})
+        else:
+            raise UsageError(f"there is no training option {name!r}; {closest(name, OPTIONS)}")
+    if made.encoding not in ENCODINGS:
+        raise UsageError(f"there is no encoding {made.encoding!r}; {closest(made.encoding, ENCODINGS)}")
+    if made.batch < 1 or made.batch & (made.batch - 1):
+        raise UsageError(f"the batch size must be a power of two, not {made.batch!r}")
+    return replace(made, mask=mask) if mask is not None else made
+
+
+def _paper(net: Network) -> Recipe:
+    return Recipe("paper", Architecture((4096,), dropout=0.5), "prior", UniformRate(), True, batch=256, learning_rate=1e-3)
+
+
+def _mixed(net: Network) -> Mask:
+    """Dense, sparse, leaves only, and what sequential importance sampling meets."""
+    found = leaves(net)
+    masks = (UniformRate(), LogUniformRate(), Among(LogUniformRate(), found), Prefix(LogUniformRate()))
+    return Mixture(masks, (0.35, 0.35, 0.2, 0.1))
+
+
+def _small(net: Network) -> Recipe:
+    return _ours("small", net, Architecture((256,) * 2, residual=True, heads=("marginal",), from_prior=True), batch=512)
+
+
+def _default(net: Network) -> Recipe:
+    return _ours("default", net, Architecture((1024,) * 3, residual=True, heads=("marginal", "message"), from_prior=True), batch=1024)
+
+
+def _ours(name: str, net: Network, architecture: Architecture, batch: int) -> Recipe:
+    return Recipe(
+        name, architecture, "two_bit", _mixed(net), False, batch, learning_rate=1e-3, warm_up=500, average=0.999, clip=1.0, virtual=0.02
+    )
+
+
+PRESETS = {"default": _default, "small": _small, "paper": _paper}
+OPTIONS = sorted({*Architecture.__dataclass_fields__, *Recipe.__dataclass_fields__} - {"preset", "architecture", "mask"})

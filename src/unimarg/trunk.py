@@ -1,0 +1,128 @@
+"""The neural network: a trunk over the encoded evidence, and a linear head for each kind of output.
+
+    plain      h = relu(W x + b), layer after layer: the paper's (section 4)
+    residual   h = W x + b, then h <- h + V relu(U norm(h)), block after block
+
+Outputs are logits against each node's first state, ``[samples, slots]``: for the marginal head a residual on
+the prior's where asked, for the message head lambda itself.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from unimarg.errors import UsageError
+
+HEADS = ("marginal", "message")
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """``hidden`` are layer widths (plain) or block widths, all equal (residual)."""
+
+    hidden: tuple[int, ...]
+    residual: bool = False
+    dropout: float = 0.0
+    heads: tuple[str, ...] = ("marginal",)
+    from_prior: bool = False  # marginal logits start at the prior's
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "hidden", tuple(self.hidden))
+        object.__setattr__(self, "heads", tuple(self.heads))
+        if not self.hidden or any(not isinstance(h, int) or h < 1 for h in self.hidden):
+            raise UsageError(f"hidden must be layer widths of at least 1, not {self.hidden!r}")
+        if self.residual and len(set(self.hidden)) > 1:
+            raise UsageError(f"a residual trunk needs blocks of one width, not {self.hidden!r}")
+        if not 0 <= self.dropout < 1:
+            raise UsageError(f"dropout must be from 0 up to but not including 1, not {self.dropout!r}")
+
+
+class Linear(eqx.Module):
+    weight: jax.Array  # [in, out]
+    bias: jax.Array  # [out]
+
+    @classmethod
+    def make(cls, key: jax.Array, inputs: int, outputs: int, scale: float) -> Linear:
+        """Normal weights with standard deviation ``scale`` / sqrt(inputs)."""
+        return cls(jax.random.normal(key, (inputs, outputs)) * np.float32(scale / np.sqrt(inputs)), jnp.zeros(outputs))
+
+    def __call__(self, x: jax.Array, half: bool) -> jax.Array:
+        """float32 throughout, or bfloat16 products summed in float32."""
+        if half:
+            product = jnp.dot(x.astype(jnp.bfloat16), self.weight.astype(jnp.bfloat16), preferred_element_type=jnp.float32)
+        else:
+            product = jnp.dot(x, self.weight, precision=jax.lax.Precision.HIGHEST)
+        return product + self.bias
+
+
+class Norm(eqx.Module):
+    """Layer normalisation."""
+
+    scale: jax.Array
+    shift: jax.Array
+
+    @classmethod
+    def make(cls, width: int) -> Norm:
+        return cls(jnp.ones(width), jnp.zeros(width))
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        mean = x.mean(axis=-1, keepdims=True)
+        variance = jnp.square(x - mean).mean(axis=-1, keepdims=True)
+        return (x - mean) * jax.lax.rsqrt(variance + 1e-6) * self.scale + self.shift
+
+
+class Trunk(eqx.Module):
+    layers: list[Linear]  # plain: one for each width; residual: the input's, then U and V of each block
+    norms: list[Norm]  # residual: one for each block and one at the end
+    head: Linear  # [width, heads * slots]
+    architecture: Architecture = eqx.field(static=True)
+
+    @classmethod
+    def make(cls, key: jax.Array, architecture: Architecture, inputs: int, slots: int) -> Trunk:
+        hidden, residual = architecture.hidden, architecture.residual
+        if residual:
+            shapes = [(inputs, hidden[0], 1.0)]
+            for width in hidden:
+                shapes += [(width, width, np.sqrt(2)), (width, width, 1 / len(hidden))]
+        else:
+            shapes = [(a, b, np.sqrt(2)) for a, b in zip((inputs, *hidden), hidden, strict=False)]
+        keys = jax.random.split(key, len(shapes) + 1)
+        layers = [Linear.make(k, *shape) for k, shape in zip(keys, shapes, strict=False)]
+        norms = [Norm.make(hidden[0]) for _ in range(len(hidden) + 1)] if residual else []
+        # a head of zeros starts at the prior, and at the table itself for messages
+        scale = 0.0 if architecture.from_prior else 1.0
+        return cls(layers, norms, Linear.make(keys[-1], hidden[-1], len(architecture.heads) * slots, scale), architecture)
+
+    def features(self, x: jax.Array, half: bool = False, key: jax.Array | None = None) -> jax.Array:
+        """The last hidden layer, ``[samples, width]``; ``key`` switches dropout on."""
+        if not self.architecture.residual:
+            for i, layer in enumerate(self.layers):
+                x = jax.nn.relu(layer(x, half))
+                x = self._dropout(x, key, i)
+            return x
+        h = self.layers[0](x, half)
+        for i, norm in enumerate(self.norms[:-1]):
+            inner = jax.nn.relu(self.layers[2 * i + 1](norm(h), half))
+            h = h + self.layers[2 * i + 2](self._dropout(inner, key, i), half)
+        return self.norms[-1](h)
+
+    def _dropout(self, x: jax.Array, key: jax.Array | None, layer: int) -> jax.Array:
+        rate = self.architecture.dropout
+        if key is None or rate == 0:
+            return x
+        keep = jax.random.bernoulli(jax.random.fold_in(key, layer), 1 - rate, x.shape)
+        return jnp.where(keep, x / (1 - rate), 0)
+
+    def __call__(self, x: jax.Array, prior_logits: jax.Array, half: bool = False, key: jax.Array | None = None) -> dict[str, jax.Array]:
+        """Logits ``[samples, slots]`` of each head."""
+        out = self.head(self.features(x, half, key), half)
+        parts = jnp.split(out, len(self.architecture.heads), axis=-1)
+        logits = dict(zip(self.architecture.heads, parts, strict=True))
+        if self.architecture.from_prior:
+            logits["marginal"] = logits["marginal"] + prior_logits
+        return logits

@@ -1,0 +1,121 @@
+import csv
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+import unimarg as um
+from unimarg.cli import main
+
+
+def run(capsys, *arguments: str) -> tuple[int, str, str]:
+    """Exit code, standard output and standard error of one command."""
+    with pytest.raises(SystemExit) as e:
+        main(arguments)
+    out, err = capsys.readouterr()
+    return int(e.value.code or 0), out, err
+
+
+def test_info(capsys):
+    code, out, _ = run(capsys, "info", "asia", "--json")
+    facts = json.loads(out)
+    assert code == 0
+    assert (facts["variables"], facts["arcs"], facts["parameters"], facts["most_parents"], facts["levels"]) == (8, 8, 18, 2, 4)
+    code, out, _ = run(capsys, "info", "clinic")
+    assert code == 0
+    assert "1,269" in out
+
+
+def test_convert_and_info_of_a_file(capsys, tmp_path):
+    target = tmp_path / "asia.xdsl"
+    code, out, _ = run(capsys, "convert", "asia", str(target))
+    assert code == 0
+    assert "8 variables" in out
+    assert um.load(target) == um.example("asia")
+
+
+def test_query(capsys):
+    code, out, _ = run(capsys, "query", "asia", "-e", "dysp=yes", "-e", "smoke=no", "-t", "lung", "--json")
+    answer = json.loads(out)
+    expected = um.exact(um.example("asia"), {"dysp": "yes", "smoke": "no"}, targets=["lung"])
+    assert code == 0
+    assert answer["marginals"] == {"lung": expected["lung"]}
+    assert answer["method"] == "exact"
+    assert answer["ess"] is None
+    code, out, _ = run(capsys, "query", "asia", "-e", "dysp=yes")
+    assert code == 0
+    assert f"{um.exact(um.example('asia'), {'dysp': 'yes'})['bronc']['yes']:.4f}" in out
+
+
+def test_query_with_a_likelihood_and_a_case_file(capsys, tmp_path):
+    case = tmp_path / "case.json"
+    case.write_text(json.dumps({"dysp": "yes"}))
+    code, out, _ = run(capsys, "query", "asia", "--case", str(case), "-e", "xray=yes:0.9,no:0.2", "-t", "lung", "--json")
+    assert code == 0
+    expected = um.exact(um.example("asia"), {"dysp": "yes", "xray": [0.9, 0.2]})
+    assert json.loads(out)["marginals"]["lung"]["yes"] == pytest.approx(expected["lung"]["yes"], abs=1e-15)
+
+
+def test_sample(capsys, tmp_path):
+    target = tmp_path / "asia.csv.gz"
+    assert run(capsys, "sample", "asia", "-n", "500", "--seed", "3", "-o", str(target))[0] == 0
+    import gzip
+
+    net = um.example("asia")
+    with gzip.open(target, "rt", newline="") as f:
+        header, *rows = csv.reader(f)
+    assert tuple(header) == net.names
+    expected = um.sample(net, 500, seed=3)
+    assert rows == [[v.states[k] for v, k in zip(net.variables, row, strict=True)] for row in expected]
+
+
+def test_sample_to_standard_output_by_index(capfdbinary):
+    with pytest.raises(SystemExit):
+        main(["sample", "asia", "-n", "20", "--indices"])
+    lines = capfdbinary.readouterr().out.decode().splitlines()
+    assert (np.array([line.split(",") for line in lines[1:]], dtype=int) == um.sample(um.example("asia"), 20)).all()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["info", "nothing.bif"], "nothing.bif: cannot be read"),
+        (["info", "asja"], "unknown suffix"),
+        (["convert", "asia", "out.txt"], "unknown suffix '.txt'"),
+        (["query", "asia", "-e", "dysp=maybe"], "'dysp' has no state 'maybe'"),
+        (["query", "asia", "-e", "disp=yes"], "did you mean 'dysp'"),
+        (["query", "asia", "-e", "dysp"], "given as NAME=STATE"),
+        (["query", "asia", "-e", "dysp=yes:a,no:1"], "state:number"),
+        (["query", "asia", "-t", "lungs"], "did you mean 'lung'"),
+        (["query", "asia", "--method", "exat"], "did you mean 'exact'"),
+        (["query", "asia", "--case", "no/such.json"], "no/such.json"),
+        (["query", "asia", "-e", "either=no", "-e", "lung=yes"], "impossible"),
+        (["query", "asia", "--memory", "-1"], "memory"),
+        (["sample", "asia", "-n", "-5"], "number of samples"),
+        (["sample", "asia", "--seed", "-5"], "seed"),
+        (["sample", "asia", "-o", "no/such/folder/x.csv"], "cannot be written"),
+    ],
+)
+def test_mistakes_are_one_sentence_and_exit_code_2(capsys, arguments, message):
+    code, out, err = run(capsys, *arguments)
+    assert code == 2
+    assert not out
+    assert err.startswith("unimarg: ")
+    assert err.count("\n") == 1
+    assert message in err
+
+
+def test_bad_case_file(capsys, tmp_path):
+    case = tmp_path / "case.json"
+    for text, message in (("{", "is not JSON"), ("[1]", "one JSON object"), ('{"dysp": null}', "cannot be None")):
+        case.write_text(text)
+        code, _, err = run(capsys, "query", "asia", "--case", str(case))
+        assert code == 2
+        assert message in err
+
+
+def test_import_and_help_do_not_load_heavy_libraries():
+    code = "import sys, unimarg, unimarg.cli; print([m for m in ('jax', 'pandas', 'pyagrum', 'matplotlib') if m in sys.modules])"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
