@@ -86,7 +86,7 @@ class Table:
 
     def rows(self, parent_states: Ints) -> Floats:
         """P(X = . | pa) for parent states ``[n, parents]``, as ``[n, card]``."""
-        return self.probabilities[tuple(np.asarray(parent_states).T)].reshape(len(parent_states), self.card)
+        return np.broadcast_to(self.probabilities[tuple(np.asarray(parent_states).T)], (len(parent_states), self.card))
 
     def expand(self, limit: int = MAX_EXPANDED) -> Floats:
         """The full table, which this already is."""
