@@ -11,13 +11,15 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from unimarg.bn2o import PATIENCE, Programme, programme
 from unimarg.errors import ImpossibleEvidenceError, TooExpensiveError
 from unimarg.evidence import parse_evidence
-from unimarg.junction import junction_tree
+from unimarg.junction import JunctionTree, junction_tree
 from unimarg.network import Floats, Network
 from unimarg.posterior import Posterior
 from unimarg.reduction import Component, reduce
 
+QUICK = 2.0  # seconds; a dynamic programme this short is run without asking what a junction tree would take
 DEFAULT_MEMORY = 4 * 2**30
 
 
@@ -38,7 +40,7 @@ def exact(
     wanted = list(range(len(net))) if targets is None else [net.find(t) for t in targets]
     reduction = reduce(net, found, wanted)
     log_p = reduction.log_scale
-    answers: dict[int, Floats] = {i: np.eye(net.variables[i].card)[k] for i, k in found.hard.items()}
+    answers: dict[int, Floats] = {i: np.eye(net.variables[i].card)[k] for i, k in reduction.known.items()}
     open_targets = set(wanted) - answers.keys()
     for component in reduction.components:
         local = [c for c, i in enumerate(component.nodes) if i in open_targets]
@@ -55,10 +57,16 @@ def solve(component: Component, targets: Sequence[int], memory: float) -> tuple[
         return 0.0, {}
     if len(component.net) == 1:
         return _single(component)
-    tree = junction_tree(component, targets)
-    if tree.predicted_bytes <= memory:
-        return tree.solve()
-    raise too_expensive(tree.predicted_bytes, memory)
+    found = programme(component, targets)
+    if found is not None and found.seconds < QUICK and found.predicted_bytes <= memory:
+        return found.solve()
+    ways: list[JunctionTree | Programme] = [junction_tree(component, targets, memory)]
+    if found is not None and found.seconds < PATIENCE:
+        ways.append(found)
+    fitting = [way for way in ways if way.predicted_bytes <= memory]
+    if not fitting:
+        raise too_expensive(min(way.predicted_bytes for way in ways), memory)
+    return min(fitting, key=lambda way: way.seconds).solve()
 
 
 def too_expensive(needed: float, memory: float) -> TooExpensiveError:

@@ -9,15 +9,18 @@ log P(e) = sum_b log P(block b | blocks before it): one block where the product 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
 from unimarg.errors import EvidenceError, ImpossibleEvidenceError
+from unimarg.formats.interop import import_quietly
 from unimarg.network import Floats, Network, NoisyMax, Table
 from unimarg.reduction import Component
+from unimarg.triangulation import cliques, moral_graph
 
 if TYPE_CHECKING:
     import pyagrum
@@ -26,7 +29,11 @@ if TYPE_CHECKING:
 # 4 MiB), plus some 20 kB for each node
 PEAK_FACTOR = 4.0
 NODE_BYTES = 20_000
+BYTES_PER_SECOND = 3e8  # of predicted_bytes; measured on one core: 1.5 to 10 e8
 EXPANDED = 64  # entries of the largest noisy-max table that is used as it is
+LARGE = 1000  # factors; from here on pyAgrum's triangulation takes seconds, and a greedy one says first whether to try
+HOPE = 64  # times the budget; a greedy order this far off will not be saved by another
+EASY = 16 * 2**20  # bytes; below this pyAgrum's own triangulation is not worth improving
 SMALLEST = 1e-200  # a product of probabilities above this has lost nothing to underflow
 
 
@@ -38,6 +45,9 @@ class Factor:
     table: Floats
 
 
+_Form: TypeAlias = tuple[tuple[Factor, ...], tuple[int, ...]]  # the factors, and for each variable the position of its own
+
+
 @dataclass(frozen=True, eq=False)
 class JunctionTree:
     """A component as plain factors, with what it would cost; ``position[i]`` is the factor of its variable i."""
@@ -46,8 +56,13 @@ class JunctionTree:
     factors: tuple[Factor, ...]
     position: tuple[int, ...]
     targets: tuple[int, ...]
+    cliques: tuple[set[int], ...]  # wanted, by factor; none: pyAgrum chooses
     predicted_bytes: float
     prepared: pyagrum.LazyPropagation | None  # with all findings, not yet run
+
+    @property
+    def seconds(self) -> float:
+        return self.predicted_bytes / BYTES_PER_SECOND
 
     def solve(self) -> tuple[float, dict[int, Floats]]:
         """log P(findings) and the marginals of the targets, by index in the component's network."""
@@ -73,28 +88,48 @@ class JunctionTree:
         return EvidenceError(f"the evidence is too improbable for double precision (below 1e-300 given the rest): {findings}")
 
 
-def junction_tree(component: Component, targets: Sequence[int]) -> JunctionTree:
-    """The cheapest junction tree among a few ways to write the component's noisy-max nodes."""
-    best: JunctionTree | None = None
-    noisy = any(isinstance(m, NoisyMax) and m.contributions for m in component.net.mechanisms)
-    for limit in (EXPANDED, 8) if noisy else (EXPANDED,):
-        factors, position = _factors(component.net, limit)
-        tree = JunctionTree(component, factors, position, tuple(targets), 0.0, None)
-        prepared = _inference(tree, component.evidence.nodes, {})
-        tree = replace(tree, predicted_bytes=_predict(prepared, factors), prepared=prepared)
-        if best is None or tree.predicted_bytes < best.predicted_bytes:
-            best = tree
-    assert best is not None
+def junction_tree(component: Component, targets: Sequence[int], memory: float) -> JunctionTree:
+    """The cheapest junction tree found: pyAgrum's own, and where that is large, greedy ones on two forms of the factors."""
+    forms = [_factors(component.net, EXPANDED)]
+    if len(forms[0][0]) > LARGE:
+        entries = _greedy(component, forms[0])[1]
+        if _peak(entries, 0) > HOPE * memory:
+            return JunctionTree(component, *forms[0], tuple(targets), (), _peak(entries, len(forms[0][0])), None)
+    best = _planned(component, targets, forms[0], [])
+    if best.predicted_bytes - _peak(0, len(best.factors)) < EASY:
+        return best
+    if any(isinstance(m, NoisyMax) for m in component.net.mechanisms):
+        forms.append(_factors(component.net, 8))
+    for form in forms:
+        for weighted in (True, False):
+            found, entries = _greedy(component, form, weighted=weighted)
+            if _peak(entries, len(form[0])) < 0.8 * best.predicted_bytes:
+                candidate = _planned(component, targets, form, found)
+                best = min(best, candidate, key=lambda tree: tree.predicted_bytes)
     return best
 
 
-def _factors(net: Network, limit: int) -> tuple[tuple[Factor, ...], tuple[int, ...]]:
+def _greedy(component: Component, form: _Form, *, weighted: bool = True) -> tuple[list[set[int]], float]:
+    factors, position = form
+    observed = {position[i] for i in component.evidence.hard}
+    graph = moral_graph([{i, *f.parents} - observed for i, f in enumerate(factors)])
+    return cliques(graph, np.log([f.table.shape[-1] for f in factors]).tolist(), weighted=weighted)
+
+
+def _planned(component: Component, targets: Sequence[int], form: _Form, together: Sequence[set[int]]) -> JunctionTree:
+    """With its cost. The sets ``together`` become joint targets, which is how pyAgrum can be told its cliques."""
+    # small cliques come by themselves once the large ones are there, and each joint target costs a little
+    tree = JunctionTree(component, *form, tuple(targets), tuple(c for c in together if len(c) > 3), 0.0, None)
+    prepared = _inference(tree, component.evidence.nodes, {})
+    return replace(tree, predicted_bytes=_predict(prepared, tree.factors), prepared=prepared)
+
+
+def _factors(net: Network, limit: int) -> _Form:
     factors: list[Factor] = []
     position: list[int] = []
     for pa, mechanism in zip(net.parents, net.mechanisms, strict=True):
         parents = tuple(position[p] for p in pa)
-        entries = float(np.prod([float(c) for c in (*mechanism.parent_cards, mechanism.card)]))
-        if isinstance(mechanism, Table) or len(pa) < 2 or entries <= limit:
+        if isinstance(mechanism, Table) or len(pa) < 2 or math.prod((*mechanism.parent_cards, mechanism.card)) <= limit:
             factors.append(Factor(parents, mechanism.expand()))
         else:
             for parents_, table in _chain(mechanism, parents):
@@ -123,8 +158,7 @@ def _support(table: Floats) -> Floats:
 
 def _bayes_net(factors: Sequence[Factor], scale: Mapping[int, float]) -> pyagrum.BayesNet:
     """The factors as a pyAgrum network; those of ``scale`` are multiplied by it (they are observed, and no longer sum to 1)."""
-    import pyagrum
-
+    pyagrum = import_quietly("pyagrum", "pyagrum")
     bn = pyagrum.BayesNet()
     for i, f in enumerate(factors):
         bn.add(pyagrum.LabelizedVariable(f"v{i}", "", f.table.shape[-1]), i)
@@ -140,8 +174,7 @@ def _bayes_net(factors: Sequence[Factor], scale: Mapping[int, float]) -> pyagrum
 
 def _inference(tree: JunctionTree, findings: Iterable[int], scale: Mapping[int, float]) -> pyagrum.LazyPropagation:
     """A propagation with these findings, each multiplied by its scale, and the tree's targets."""
-    import pyagrum
-
+    pyagrum = import_quietly("pyagrum", "pyagrum")
     evidence, observed = {}, {}
     for i in findings:
         at = tree.position[i]
@@ -150,17 +183,24 @@ def _inference(tree: JunctionTree, findings: Iterable[int], scale: Mapping[int, 
         else:
             evidence[at] = (tree.component.evidence.virtual[i] * scale.get(i, 1.0)).tolist()
     inference = pyagrum.LazyPropagation(_bayes_net(tree.factors, observed))
+    inference.setNumberOfThreads(1)  # threads that wait for each other make a busy machine ten times slower
     inference.setTargets({tree.position[t] for t in tree.targets} or {0})
     inference.setEvidence(evidence)
+    for clique in tree.cliques:
+        inference.addJointTarget(clique)
     return inference
 
 
 def _predict(inference: pyagrum.LazyPropagation, factors: Sequence[Factor]) -> float:
     """Bytes that propagation will need at its peak, from the sizes of the cliques."""
     cliques = inference.junctionTree()
-    log_cards = np.log([float(f.table.shape[-1]) for f in factors])
-    logs = [log_cards[list(cliques.clique(c))].sum() for c in cliques.nodes()]
-    return PEAK_FACTOR * 8 * float(np.exp(np.minimum(logs, 700)).sum()) + NODE_BYTES * len(factors)
+    log_cards = [math.log(f.table.shape[-1]) for f in factors]
+    logs = [sum(log_cards[v] for v in cliques.clique(c)) for c in cliques.nodes()]
+    return _peak(sum(math.exp(min(x, 700.0)) for x in logs), len(factors))
+
+
+def _peak(entries: float, nodes: int) -> float:
+    return PEAK_FACTOR * 8 * entries + NODE_BYTES * nodes
 
 
 def _absorb(tree: JunctionTree) -> tuple[float, pyagrum.LazyPropagation | None]:
@@ -180,9 +220,9 @@ def _absorb(tree: JunctionTree) -> tuple[float, pyagrum.LazyPropagation | None]:
         assert inference is not None
         p = _evidence_probability(inference)
         if SMALLEST < p < 1 / SMALLEST:
-            total += float(np.log(p))
+            total += math.log(p)
             done += block
-            scale |= dict.fromkeys(block, p ** (-1 / max(len(block), 1)))
+            scale |= dict.fromkeys(block, math.exp(-math.log(p) / max(len(block), 1)))
         elif len(block) > 1:
             half = len(block) // 2
             waiting += [block[half:], block[:half]]
@@ -193,8 +233,7 @@ def _absorb(tree: JunctionTree) -> tuple[float, pyagrum.LazyPropagation | None]:
 
 
 def _evidence_probability(inference: pyagrum.LazyPropagation) -> float:
-    import pyagrum
-
+    pyagrum = import_quietly("pyagrum", "pyagrum")
     try:
         inference.makeInference()
         return inference.evidenceProbability()

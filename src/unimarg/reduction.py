@@ -1,7 +1,7 @@
 """A query with its evidence worked into the network: independent parts, each as small as it can be made.
 
-Hard-observed parents are sliced away, so that an observed node keeps its unobserved parents only. What it
-then says of them is a factor over their states, and many factors are simpler than they look:
+A node that can have one state only is as good as observed. Observed parents are sliced away, so that an observed node keeps
+its unobserved parents only. What it then says of them is a factor over their states, and many factors are simpler than they look:
 
 - no parent left: a number, kept as its logarithm; one parent left: a likelihood of that parent;
 - a noisy-max seen at state k splits, with r_j = p_j(k) / F_j(k) and everything as in ``network.py``:
@@ -16,7 +16,7 @@ log P(e) = log_scale + sum over components of log P(component's findings).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -27,6 +27,7 @@ from unimarg.mechanism import pmf_from_log_cdf
 from unimarg.network import Floats, Mechanism, Network, NoisyMax, Table, Variable
 from unimarg.relevance import ancestors, connected
 
+PASSES = 8  # that look for nodes whose state is certain; most queries need one or two
 NOISY_OR_TOLERANCE = 1e-13  # relative; a table this close to a noisy-or is one
 ROUNDING = 4 * np.finfo(np.float64).eps  # of a small probability that was written as 1 minus a large one
 
@@ -42,37 +43,60 @@ class Component:
 
 @dataclass(frozen=True, eq=False)
 class Reduction:
+    """``known`` holds the hard findings and what they, and the network's zeros, make certain."""
+
     log_scale: float
+    known: Mapping[int, int]
     components: tuple[Component, ...]
 
 
 def reduce(net: Network, evidence: Evidence, needed: Iterable[int]) -> Reduction:
     """Split the query for the nodes ``needed`` into components; every finding is in one, or in ``log_scale``."""
-    work = _Work(net, evidence)
-    for i in sorted(ancestors(net, {*needed, *evidence.nodes})):
-        free, mechanism = _sliced(net, evidence, i)
-        if i in evidence.hard:
-            work.finding(i, free, mechanism, evidence.hard[i])
-        else:
-            work.factors.append((i, free, mechanism))
-    scopes = [[i, *pa] if i not in evidence.hard else list(pa) for i, pa, _ in work.factors]
-    groups = connected(scopes)
-    return Reduction(work.log_scale, tuple(work.component([work.factors[f] for f in group]) for group in groups))
+    kept = sorted(ancestors(net, {*needed, *evidence.nodes}), reverse=True)
+    work = _Work(net, evidence, dict(evidence.hard))
+    for left in range(PASSES, -1, -1):
+        before = len(work.known)
+        work = _Work(net, evidence, work.known)
+        # children first: all that findings say of a node is then gathered before its own turn
+        for i in kept:
+            work.visit(i, deduce=left > 0)
+        if len(work.known) == before:
+            break
+    known = work.known
+    scopes = [[i, *pa] if i not in known else list(pa) for i, pa, _ in work.factors]
+    return Reduction(work.log_scale, known, tuple(work.component([work.factors[f] for f in group]) for group in connected(scopes)))
 
 
 @dataclass(eq=False)
 class _Work:
-    """What has been gathered on one pass over the nodes."""
+    """What has been gathered on one pass over the nodes. A pass that adds to ``known`` only serves to find it."""
 
     net: Network
     evidence: Evidence
+    known: dict[int, int]
     log_scale: float = 0.0
     likelihoods: dict[int, Floats] = field(default_factory=dict)
     factors: list[tuple[int, tuple[int, ...], Mechanism]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         for i, likelihood in self.evidence.virtual.items():
-            self.likelihood(i, likelihood, self.net.names[i])
+            if i in self.known:
+                self.scale(likelihood[self.known[i]], f"what is known of {self.net.names[i]}")
+            else:
+                self.likelihood(i, likelihood, f"what is known of {self.net.names[i]}")
+
+    def visit(self, i: int, *, deduce: bool) -> None:
+        free, mechanism = _sliced(self.net, self.known, i)
+        if deduce and i not in self.known:
+            possible = np.asarray(self.likelihoods.get(i, np.ones(mechanism.card)))
+            if not free:
+                possible = possible * mechanism.expand()
+            if np.count_nonzero(possible) == 1:
+                self.known[i] = int(np.argmax(possible))
+        if i in self.known:
+            self.finding(i, free, mechanism, self.known[i])
+        else:
+            self.factors.append((i, free, mechanism))
 
     def scale(self, factor: float, culprit: str) -> None:
         if factor == 0:
@@ -110,7 +134,7 @@ class _Work:
 
     def component(self, factors: Sequence[tuple[int, tuple[int, ...], Mechanism]]) -> Component:
         names = self.net.names
-        seen = {i for i, _, _ in factors if i in self.evidence.hard}
+        seen = {i for i, _, _ in factors if i in self.known}
         variables = [Variable(names[i], ("other", "seen")) if i in seen else self.net.variables[i] for i, _, _ in factors]
         parents = {names[i]: [names[p] for p in pa] for i, pa, _ in factors}
         net = Network(variables, parents, {names[i]: m for i, _, m in factors})
@@ -119,21 +143,21 @@ class _Work:
         return Component(net, Evidence({c: 1 for c, i in enumerate(nodes) if i in seen}, virtual), nodes)
 
 
-def _sliced(net: Network, evidence: Evidence, i: int) -> tuple[tuple[int, ...], Mechanism]:
+def _sliced(net: Network, known: Mapping[int, int], i: int) -> tuple[tuple[int, ...], Mechanism]:
     """The unobserved parents of node i and its mechanism given the states of the observed ones."""
     parents, mechanism = net.parents[i], net.mechanisms[i]
-    free = tuple(p for p in parents if p not in evidence.hard)
+    free = tuple(p for p in parents if p not in known)
     if len(free) == len(parents):
         return free, mechanism
     if isinstance(mechanism, Table):
-        return free, Table(mechanism.probabilities[tuple(evidence.hard.get(p, slice(None)) for p in parents)])
+        return free, Table(mechanism.probabilities[tuple(known.get(p, slice(None)) for p in parents)])
     log_leak, factors = mechanism.log_cdfs
     for p, f in zip(parents, factors, strict=True):
-        if p in evidence.hard:
-            log_leak = log_leak + f[evidence.hard[p]]
+        if p in known:
+            log_leak = log_leak + f[known[p]]
     # the maximum guards against a difference of equal numbers that rounds below zero
     leak = np.maximum(pmf_from_log_cdf(log_leak), 0.0)
-    return free, NoisyMax(leak, [c for p, c in zip(parents, mechanism.contributions, strict=True) if p not in evidence.hard])
+    return free, NoisyMax(leak, [c for p, c in zip(parents, mechanism.contributions, strict=True) if p not in known])
 
 
 def _seen_at_maximum(mechanism: NoisyMax, parents: tuple[int, ...], state: int) -> tuple[tuple[int, ...], Mechanism]:

@@ -61,7 +61,7 @@ def _in_order(values: Floats, axis: int, labels: list[str], parent: Variable, ch
 
 def to_pgmpy(net: Network) -> Any:
     """A pgmpy ``DiscreteBayesianNetwork``; a noisy-max becomes a table if it is small enough."""
-    models, factors = _import("pgmpy.models", "pgmpy"), _import("pgmpy.factors.discrete", "pgmpy")
+    models, factors = import_quietly("pgmpy.models", "pgmpy"), import_quietly("pgmpy.factors.discrete", "pgmpy")
     model = models.DiscreteBayesianNetwork()
     for variable in net.variables:
         model.add_node(variable.name)
@@ -113,7 +113,7 @@ def from_pyagrum(bn: Any) -> Network:
 
 def to_pyagrum(net: Network) -> Any:
     """A pyAgrum ``BayesNet`` of labelled variables; a noisy-max becomes a table if it is small enough."""
-    gum = _import("pyagrum", "pyagrum")
+    gum = import_quietly("pyagrum", "pyagrum")
     bn = gum.BayesNet(net.name)
     for variable in net.variables:
         try:
@@ -148,7 +148,8 @@ def _sentence(error: Exception) -> str:
     return lines[-1] if lines else type(error).__name__
 
 
-def _import(module: str, package: str) -> ModuleType:
+def import_quietly(module: str, package: str) -> ModuleType:
+    """A library that is imported when first needed, its warnings at import ignored."""
     try:
         # where warnings are errors, one raised while pyAgrum's SWIG types are made kills the interpreter
         with warnings.catch_warnings():
