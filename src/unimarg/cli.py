@@ -132,11 +132,12 @@ def sample(
     from unimarg.formats.files import replacing
 
     net = _network(network)
+    chunks = sample_chunks(net, n, seed)
     with contextlib.ExitStack() as stack:
         out = sys.stdout.buffer if output is None else stack.enter_context(replacing(str(output)))
         advance = stack.enter_context(_progress(n, "sampling", show=output is not None))
         out.write(_csv_line(net.names).encode())
-        for piece in sample_chunks(net, n, seed):
+        for piece in chunks:
             for text in _csv_rows(net, piece, indices):
                 out.write(text.encode())
             advance(len(piece))

@@ -203,8 +203,7 @@ def sample_chunks(net: Network, n: int, seed: int = 0, chunk: int | None = None)
     compiled = compile_network(net)
     size = compiled.chunk if chunk is None else power_of_two(whole_number(chunk, "the chunk size", 1, MAX_SAMPLES))
     size = min(size, power_of_two(max(n, 1024)))
-    for first in range(0, n, size):
-        yield np.asarray(draw(compiled, key, size, first)).T[: n - first]
+    return (np.asarray(draw(compiled, key, size, first)).T[: n - first] for first in range(0, n, size))
 
 
 def sample(net: Network, n: int, seed: int = 0, chunk: int | None = None) -> np.ndarray:
