@@ -37,7 +37,8 @@ def row(path: Path) -> str:
     compilation = time.perf_counter() - start
     n = 4 * compiled.chunk
     ours = len(net) * n / median_seconds(lambda: um.sample(net, n, seed=1))
-    generator = pyagrum.BNDatabaseGenerator(um.to_pyagrum(net))
+    theirs_net = um.to_pyagrum(net)  # the generator does not keep it alive
+    generator = pyagrum.BNDatabaseGenerator(theirs_net)
     few = max(500, 2_000_000 // len(net))
     theirs = len(net) * few / median_seconds(lambda: generator.drawSamples(few))
     name = path.name.split(".")[0]

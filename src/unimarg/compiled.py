@@ -131,7 +131,8 @@ def _at(blocks: Any, position: jax.Array) -> Any:
 
 
 @partial(jax.jit, static_argnames=("layout", "n"))
-def _draw(layout: Layout, arrays: Arrays, key: Key, first: jax.Array, n: int) -> jax.Array:
+def draw_states(layout: Layout, arrays: Arrays, key: Key, first: jax.Array, n: int) -> jax.Array:
+    """``draw`` for use inside a program; ``first`` is the lower word of the index and the node offset of the upper."""
     samples = first[0] + lax.iota(jnp.uint32, n)
 
     def branch(k: int, kind: Kind) -> Any:
@@ -165,13 +166,16 @@ def draw(net: CompiledNetwork, key: Key, n: int, first: int = 0) -> jax.Array:
     assert first % n == 0
     assert first + n <= MAX_SAMPLES
     at = jnp.array([first & 0xFFFFFFFF, (first >> 32) * MAX_NODES], dtype=jnp.uint32)
-    return _draw(net.layout, net.arrays, key, at, n)
+    return draw_states(net.layout, net.arrays, key, at, n)
 
 
 @partial(jax.jit, static_argnames=("layout",))
-def _log_conditionals(layout: Layout, arrays: Arrays, states: jax.Array) -> jax.Array:
+def log_conditionals_of(layout: Layout, arrays: Arrays, states: jax.Array) -> jax.Array:
+    """``log_conditionals`` for use inside a program."""
     n = states.shape[1]
-    rows = jnp.zeros((layout.rows, n), layout.dtype).at[arrays.row].set(states.astype(layout.dtype))
+    rows = states.astype(layout.dtype)
+    if layout.width > 1:
+        rows = jnp.zeros((layout.rows, n), layout.dtype).at[arrays.row].set(rows)
 
     def branch(k: int, kind: Kind) -> Any:
         def log_p_block(position: jax.Array) -> jax.Array:
@@ -185,7 +189,8 @@ def _log_conditionals(layout: Layout, arrays: Arrays, states: jax.Array) -> jax.
 
     branches = [branch(k, kind) for k, kind in enumerate(layout.kinds)]
     blocks = lax.map(lambda now: lax.switch(now.kind, branches, now.position), arrays.schedule)
-    return blocks.reshape(layout.rows, layout.card, n)[arrays.row]
+    blocks = blocks.reshape(layout.rows, layout.card, n)
+    return blocks if layout.width == 1 else blocks[arrays.row]
 
 
 def log_conditionals(net: CompiledNetwork, states: jax.Array) -> jax.Array:
@@ -193,7 +198,7 @@ def log_conditionals(net: CompiledNetwork, states: jax.Array) -> jax.Array:
 
     ``card`` is the largest number of states, rounded up to a power of two; states a node lacks get -inf.
     """
-    return _log_conditionals(net.layout, net.arrays, states)
+    return log_conditionals_of(net.layout, net.arrays, states)
 
 
 def sample_chunks(net: Network, n: int, seed: int = 0, chunk: int | None = None) -> Iterator[np.ndarray]:

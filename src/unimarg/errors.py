@@ -5,6 +5,7 @@ UnimargError
 ├── FormatError         a file that cannot be read or written; carries path and line
 ├── EvidenceError       unknown variable or state, contradictory or malformed evidence
 │   └── ImpossibleEvidenceError   the evidence has probability zero, and that is proven
+├── TrainingError       the loss is no longer a number; carries the last good model
 ├── TooExpensiveError   exact inference would need more memory than allowed; carries the figure
 └── UsageError          an argument out of range, an unknown name
 
@@ -55,6 +56,14 @@ class TooExpensiveError(UnimargError):
     def __init__(self, message: str, predicted_bytes: float):
         super().__init__(message)
         self.predicted_bytes = predicted_bytes
+
+
+class TrainingError(UnimargError):
+    """Training diverged; ``model`` has the last good weights."""
+
+    def __init__(self, message: str, model: object):
+        super().__init__(message)
+        self.model = model
 
 
 class UsageError(UnimargError):

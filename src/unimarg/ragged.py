@@ -36,6 +36,16 @@ class Ragged:
         values, counts = np.unique(self.cards, return_counts=True)
         return tuple((int(k), int(n)) for k, n in zip(values, counts, strict=True))
 
+    @cached_property
+    def place(self) -> Ints:
+        """For each node of the network, its position in ``order``."""
+        return np.argsort(self.order)
+
+    @cached_property
+    def slot(self) -> Ints:
+        """For each node of the network, its first slot."""
+        return np.cumsum([0, *(self.cards[i] - 1 for i in self.order)])[self.place]
+
     @property
     def slots(self) -> int:
         return sum((k - 1) * n for k, n in self.groups)

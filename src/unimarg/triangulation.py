@@ -33,11 +33,20 @@ def cliques(
 ) -> tuple[list[set[int]], float]:
     """The maximal cliques of a greedy elimination and the entries of all of them, which ends early once those exceed ``limit``.
 
-    With ``weighted=False`` every missing edge counts the same.
-
     >>> square = moral_graph([(0, 1), (1, 2), (2, 3), (3, 0)])
     >>> cliques(square, [math.log(2)] * 4)[0]
     [{0, 1, 3}, {1, 2, 3}]
+    """
+    found, entries = eliminate(graph, log_cards, limit, weighted=weighted)
+    return _maximal(found), entries
+
+
+def eliminate(
+    graph: Graph, log_cards: Mapping[int, float] | Sequence[float], limit: float = HOPELESS, *, weighted: bool = True
+) -> tuple[dict[int, set[int]], float]:
+    """The clique of every variable, in the order in which they go; see ``cliques``.
+
+    With ``weighted=False`` every missing edge counts the same.
     """
     graph = {v: set(n) for v, n in graph.items()}
 
@@ -75,7 +84,7 @@ def cliques(
         for u in changed:
             scores[u] = score(u)
             heapq.heappush(queue, (scores[u], u))
-    return _maximal(found), entries
+    return found, entries
 
 
 def _maximal(found: Mapping[int, set[int]]) -> list[set[int]]:

@@ -1,0 +1,223 @@
+"""One ``.um`` file: weights, recipe and network together, loaded without executing anything.
+
+A safetensors file. The tensors are the trunk's weights, the priors and all of the network's numbers as float64,
+and in the checkpoint of an unfinished run the optimiser's state; the metadata entry ``unimarg`` is a
+JSON object with the rest. Nothing in it is believed before it has been checked against the network.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+from collections.abc import Mapping
+from os import PathLike
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from safetensors import SafetensorError
+from safetensors.numpy import load as load_tensors
+from safetensors.numpy import save as save_tensors
+
+from unimarg import masking
+from unimarg.errors import FormatError, UnimargError
+from unimarg.formats.files import read_bytes, write_bytes
+from unimarg.marginalizer import Marginalizer
+from unimarg.network import Mechanism, Network, NoisyMax, Table, Variable
+from unimarg.presets import Recipe
+from unimarg.ragged import Ragged
+from unimarg.training import State
+from unimarg.trunk import Architecture, Trunk
+
+VERSION = 1
+MASKS = {c.__name__: c for c in (masking.UniformRate, masking.LogUniformRate, masking.Fixed, masking.Rates)} | {
+    c.__name__: c for c in (masking.Among, masking.Prefix, masking.Mixture)
+}
+
+
+def save_model(model: Marginalizer, path: str | PathLike[str], state: State | None = None) -> None:
+    """Write a model atomically; with ``state`` it is a checkpoint from which training can go on."""
+    tensors = {f"trunk.{i}": np.asarray(a) for i, a in enumerate(jax.tree.leaves(model.trunk))}
+    structure, tensors["network"] = _network_to_arrays(model.net)
+    tensors["priors"] = np.concatenate(model.priors)
+    if state is not None:
+        tensors |= {f"state.{i}": np.asarray(a) for i, a in enumerate(jax.tree.leaves(state))}
+    about = {
+        "version": VERSION,
+        "network": structure,
+        "recipe": _recipe_to_json(model.recipe),
+        "history": dict(model.history),
+    }
+    write_bytes(os.fspath(path), save_tensors(tensors, metadata={"unimarg": json.dumps(about)}))
+
+
+def load_model(path: str | PathLike[str]) -> Marginalizer:
+    """Read a model that ``Marginalizer.save`` or ``train`` wrote."""
+    return _load(path)[0]
+
+
+def load_state(path: str | PathLike[str], expected: Marginalizer, like: State) -> tuple[State, int]:
+    """The state and the planned number of steps of an unfinished run, which must be the one expected."""
+    model, tensors = _load(path)
+    differs = next(
+        (
+            what
+            for what, a, b in (
+                ("network", model.net, expected.net),
+                ("recipe", _recipe_to_json(model.recipe), _recipe_to_json(expected.recipe)),
+                ("seed", model.history.get("seed"), expected.history["seed"]),
+            )
+            if a != b
+        ),
+        None,
+    )
+    if differs:
+        raise FormatError(f"this run has another {differs} than the one to resume", path)
+    leaves, tree = jax.tree.flatten(like)
+    found = [tensors.get(f"state.{i}") for i in range(len(leaves))]
+    if all(f is None for f in found):
+        raise FormatError("this run is finished; there is nothing to resume", path)
+    if any(f is None or f.shape != a.shape or f.dtype != a.dtype for f, a in zip(found, leaves, strict=True)):
+        raise FormatError("the state of the run does not fit its recipe", path)
+    return jax.tree.unflatten(tree, [jnp.asarray(f) for f in found]), int(model.history["planned_steps"])
+
+
+def check_writable(path: str | PathLike[str]) -> None:
+    """Fail before the training, not after it."""
+    target = os.path.realpath(os.fspath(path))
+    folder = os.path.dirname(target)
+    reason = None
+    if os.path.isdir(target):
+        reason = "is a directory"
+    elif not os.path.isdir(folder):
+        reason = f"there is no folder {folder}"
+    elif not os.access(folder, os.W_OK) or (os.path.exists(target) and not os.access(target, os.W_OK)):
+        reason = "permission denied"
+    if reason:
+        raise FormatError(f"cannot be written: {reason}", path)
+
+
+def _load(path: str | PathLike[str]) -> tuple[Marginalizer, Mapping[str, np.ndarray]]:
+    data = read_bytes(os.fspath(path))
+    try:
+        tensors = load_tensors(data)
+        about = _about(data)
+        if about.get("version") != VERSION:
+            raise FormatError(f"has the format version {about.get('version')!r}; this program reads {VERSION}", path)
+        net = _network_from_arrays(about["network"], tensors["network"])
+        made = _recipe_from_json(about["recipe"])
+        priors = tuple(np.split(tensors["priors"], np.cumsum(net.cards)[:-1]))
+        trunk = _fill(made.architecture, net, tensors)
+    except FormatError:
+        raise
+    except (SafetensorError, UnimargError, KeyError, TypeError, ValueError, IndexError, AttributeError, RecursionError) as e:
+        raise FormatError(f"is not a unimarg model, or a damaged one: {_short(e)}", path) from e
+    if tuple(map(len, priors)) != tuple(net.cards):
+        raise FormatError("the priors do not fit the network", path)
+    return Marginalizer(net, made, trunk, priors, about.get("history") or {}), tensors
+
+
+def _short(e: Exception) -> str:
+    return f"{type(e).__name__} {e}"[:200]
+
+
+def _about(data: bytes) -> dict[str, Any]:
+    """The metadata: safetensors begins with the length of a JSON header, then the header."""
+    length = int.from_bytes(data[:8], "little")
+    header = json.loads(data[8 : 8 + length])
+    about = json.loads(header["__metadata__"]["unimarg"])
+    if not isinstance(about, dict):
+        raise ValueError("no metadata")
+    return about
+
+
+def _fill(architecture: Architecture, net: Network, tensors: Mapping[str, np.ndarray]) -> Trunk:
+    """A trunk of this architecture with the file's weights; every shape must be the expected one."""
+    ragged = Ragged(tuple(net.cards.tolist()))
+    like = jax.eval_shape(lambda: Trunk.make(jax.random.key(0), architecture, len(net) + ragged.slots, ragged.slots))
+    leaves, tree = jax.tree.flatten(like)
+    found = [tensors[f"trunk.{i}"] for i in range(len(leaves))]
+    for i, (f, leaf) in enumerate(zip(found, leaves, strict=True)):
+        if f.shape != leaf.shape or f.dtype != leaf.dtype or not np.isfinite(f).all():
+            raise ValueError(f"weight {i} has shape {f.shape} and type {f.dtype}, not {leaf.shape} and {leaf.dtype}, or is not finite")
+    return jax.tree.unflatten(tree, [jnp.asarray(f) for f in found])
+
+
+# --- the network
+
+
+def _network_to_arrays(net: Network) -> tuple[dict[str, Any], np.ndarray]:
+    """Structure as JSON, and all numbers one after the other."""
+    numbers: list[np.ndarray] = []
+    nodes = []
+    for v, pa, m in zip(net.variables, net.parents, net.mechanisms, strict=True):
+        noisy = isinstance(m, NoisyMax)
+        numbers += [a.ravel() for a in ((m.leak, *m.contributions) if noisy else (m.probabilities,))]
+        nodes.append({"name": v.name, "states": v.states, "group": v.group, "parents": pa, "noisy": noisy})
+    return {"name": net.name, "nodes": nodes}, np.concatenate(numbers)
+
+
+def _network_from_arrays(structure: Mapping[str, Any], numbers: np.ndarray) -> Network:
+    nodes = structure["nodes"]
+    variables = [Variable(n["name"], tuple(n["states"]), n["group"]) for n in nodes]
+    at = 0
+
+    def take(*shape: int) -> np.ndarray:
+        nonlocal at
+        size = int(np.prod(shape, dtype=object))
+        if at + size > numbers.size:
+            raise ValueError("the network's numbers are too few")
+        part = numbers[at : at + size].reshape(shape)
+        at += size
+        return part
+
+    mechanisms: dict[str, Mechanism] = {}
+    for v, n in zip(variables, nodes, strict=True):
+        cards = [variables[p].card for p in n["parents"]]
+        mechanisms[v.name] = NoisyMax(take(v.card), [take(c, v.card) for c in cards]) if n["noisy"] else Table(take(*cards, v.card))
+    if at != numbers.size:
+        raise ValueError("the network's numbers are too many")
+    parents = {v.name: [variables[p].name for p in n["parents"]] for v, n in zip(variables, nodes, strict=True)}
+    return Network(variables, parents, mechanisms, str(structure["name"]))
+
+
+# --- the recipe
+
+
+def _recipe_to_json(made: Recipe) -> dict[str, Any]:
+    fields = {f.name: getattr(made, f.name) for f in dataclasses.fields(made)}
+    return json.loads(json.dumps(fields | {"mask": _mask_to_json(made.mask), "architecture": dataclasses.asdict(made.architecture)}))
+
+
+def _recipe_from_json(given: dict[str, Any]) -> Recipe:
+    architecture = dict(given["architecture"])
+    architecture |= {name: tuple(architecture[name]) for name in ("hidden", "heads")}
+    return Recipe(**(given | {"architecture": Architecture(**architecture), "mask": _mask_from_json(given["mask"])}))
+
+
+def _mask_to_json(mask: Any) -> dict[str, Any]:
+    if type(mask).__name__ not in MASKS:
+        return {"kind": type(mask).__name__}  # the user's own: the model can be used, but not trained further
+    out: dict[str, Any] = {"kind": type(mask).__name__}
+    for f in dataclasses.fields(mask):
+        value = getattr(mask, f.name)
+        if f.name == "base":
+            value = _mask_to_json(value)
+        elif f.name == "masks":
+            value = [_mask_to_json(m) for m in value]
+        out[f.name] = value
+    return out
+
+
+def _mask_from_json(given: dict[str, Any]) -> Any:
+    fields = {k: v for k, v in given.items() if k != "kind"}
+    kind = MASKS.get(given["kind"])
+    if kind is None:
+        return masking.UniformRate()
+    if "base" in fields:
+        fields["base"] = _mask_from_json(fields["base"])
+    if "masks" in fields:
+        fields["masks"] = tuple(_mask_from_json(m) for m in fields["masks"])
+    return kind(**{k: tuple(v) if isinstance(v, list) else v for k, v in fields.items()})

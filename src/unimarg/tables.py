@@ -1,0 +1,41 @@
+"""Tables of evidence: rows of labels or state numbers, an empty cell where nothing is known."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from unimarg.errors import EvidenceError, UsageError, closest
+from unimarg.evidence import state_index
+from unimarg.network import Network, Variable
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+def states_from_frame(net: Network, frame: pd.DataFrame) -> np.ndarray:
+    """States ``[rows, nodes]``, -1 where a cell is empty or a variable has no column."""
+    dtype = np.int8 if net.cards.max() < 127 else np.int32
+    states = np.full((len(frame), len(net)), -1, dtype=dtype)
+    for name in frame.columns:
+        if name not in net.index:
+            raise UsageError(f"column {name!r} is no variable of the network; {closest(name, net.names)}")
+    if not frame.columns.is_unique:
+        raise UsageError(f"column {frame.columns[frame.columns.duplicated()][0]!r} is there twice")
+    for name in frame.columns:
+        i = net.index[name]
+        states[:, i] = _column(net.variables[i], frame[name])
+    return states
+
+
+def _column(variable: Variable, column: pd.Series) -> np.ndarray:
+    """Each distinct value is looked up once."""
+    codes, values = column.factorize()  # -1 for an empty cell
+    found = np.full(len(values) + 1, -1)
+    for c, value in enumerate(values):
+        try:
+            found[c] = state_index(variable, value)
+        except EvidenceError as e:
+            raise EvidenceError(f"row {int(np.argmax(codes == c))}: {e}") from None
+    return found[codes]

@@ -1,0 +1,209 @@
+"""``unimarg.train``: a budget turned into steps, progress, checkpoints, a clean stop.
+
+A time budget is turned into a number of steps once, by timing the compiled program, and stored: an
+interrupted run goes on to the very weights that the uninterrupted one would have reached.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import re
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from os import PathLike
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from unimarg.checkpoint import check_writable, load_state, save_model
+from unimarg.compiled import sample_chunks
+from unimarg.counter import key_from_seed
+from unimarg.errors import TrainingError, UsageError, whole_number
+from unimarg.layout import compile_network, power_of_two
+from unimarg.marginalizer import Marginalizer, prior_slots
+from unimarg.masking import Mask
+from unimarg.network import Floats, Network
+from unimarg.presets import Recipe, recipe
+from unimarg.ragged import Ragged
+from unimarg.training import Given, Plan, State, initial_state, run_steps
+
+MAX_STEPS = 2**31 - 1
+PRIOR_SAMPLES = 1 << 20
+CHECKPOINT_SECONDS = 60.0
+CALL_SECONDS = 0.5  # what a call should take: short enough for progress and Ctrl-C
+
+
+class Progress(NamedTuple):
+    """What a callback is told after each call."""
+
+    step: int
+    steps: int
+    loss: float  # mean over the call
+    samples_per_second: float
+    seconds: float  # since the start of this run
+
+
+class Budget(NamedTuple):
+    seconds: float | None
+    steps: int | None
+
+
+def parse_budget(text: str) -> Budget:
+    """ "60s", "10 min", "2h" or "20000 steps".
+
+    >>> parse_budget("10 min").seconds
+    600.0
+    """
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?|\.\d+)\s*(s|sec|seconds?|m|min|minutes?|h|hours?|steps?)\s*", str(text).lower())
+    if not match or not math.isfinite(float(match[1])) or float(match[1]) <= 0:
+        raise UsageError(f"a budget is a time or a number of steps, such as '60s', '10 min' or '20000 steps', not {text!r}")
+    number, unit = float(match[1]), match[2]
+    if unit.startswith("step"):
+        if not number.is_integer() or number > MAX_STEPS:
+            raise UsageError(f"the number of steps must be whole and at most {MAX_STEPS}, not {match[1]}")
+        return Budget(None, int(number))
+    return Budget(number * {"s": 1, "m": 60, "h": 3600}[unit[0]], None)
+
+
+def train(
+    net: Network,
+    preset: str = "default",
+    budget: str = "60s",
+    seed: int = 0,
+    *,
+    mask: Mask | None = None,
+    checkpoint: str | PathLike[str] | None = None,
+    resume: bool = False,
+    progress: Callable[[Progress], None] | None = None,
+    **options: Any,
+) -> Marginalizer:
+    """Train a Universal Marginalizer for a network.
+
+    ``budget`` is a time, everything included, or a number of steps. ``mask`` says what will be observed, see
+    ``unimarg.masking``; ``options`` change the preset: ``hidden=(512, 512)``, ``batch=256``, ``encoding="prior"``.
+    With ``checkpoint`` the run is saved in that file every minute and at the end; ``resume`` goes on with an
+    unfinished one. Ctrl-C ends a run early: what there is, is saved and returned.
+    """
+    start = time.perf_counter()
+    limits = parse_budget(budget)
+    made = recipe(net, preset, mask, **options)
+    seed = whole_number(seed, "a seed", 0, 2**64 - 1)
+    if resume and checkpoint is None:
+        raise UsageError("resume needs a checkpoint to go on from")
+    if checkpoint is not None:
+        check_writable(checkpoint)
+    return _Run(net, made, seed, limits, start, checkpoint, progress).go(resume)
+
+
+class _Run:
+    """One training run."""
+
+    def __init__(
+        self,
+        net: Network,
+        made: Recipe,
+        seed: int,
+        limits: Budget,
+        start: float,
+        path: str | PathLike[str] | None,
+        progress: Callable[[Progress], None] | None,
+    ):
+        self.net, self.recipe, self.seed, self.limits = net, made, seed, limits
+        self.start, self.path, self.progress = start, path, progress
+        self.compiled = compile_network(net)
+        self.ragged = Ragged(tuple(net.cards.tolist()))
+        half = jax.default_backend() != "cpu"
+        self.plan = Plan(self.compiled.layout, self.ragged, made, self._steps_per_call(half), half)
+        self.priors = estimate_priors(net, seed)
+        self.loss: float | None = None
+
+    def _steps_per_call(self, accelerated: bool) -> int:
+        """A power of two that keeps a call short and its samples in memory."""
+        widths = (len(self.net) + self.ragged.slots, *self.recipe.architecture.hidden)
+        weights = sum(a * b for a, b in itertools.pairwise(widths))
+        weights += widths[-1] * self.ragged.slots * len(self.recipe.architecture.heads)
+        seconds = 6 * weights * self.recipe.batch / (2e14 if accelerated else 1e11)
+        most = min(CALL_SECONDS / seconds, self.compiled.chunk / self.recipe.batch, self.limits.steps or math.inf)
+        return 1 << max(0, math.floor(math.log2(max(most, 1))))
+
+    def go(self, resume: bool) -> Marginalizer:
+        given = Given(self.compiled.arrays, key_from_seed(self.seed), *prior_slots(self.priors, self.ragged), jnp.int32(0))
+        state = initial_state(self.plan, given)
+        if resume:
+            assert self.path is not None
+            state, steps = load_state(self.path, self._model(state, 0), state)
+        else:
+            steps = self.limits.steps or self._calibrate(given, state)
+        state, finished = self._loop(given._replace(steps=jnp.int32(steps)), state, steps)
+        model = self._model(state, steps)
+        if self.path:
+            save_model(model, self.path, None if finished else state)
+        return model
+
+    def _calibrate(self, given: Given, state: State) -> int:
+        """How many steps fit into the time that is left: by the second call of the compiled program."""
+        assert self.limits.seconds is not None
+        jax.block_until_ready(run_steps(self.plan, given, state))
+        begin = time.perf_counter()
+        jax.block_until_ready(run_steps(self.plan, given, state))
+        a_call = time.perf_counter() - begin
+        left = self.limits.seconds - (time.perf_counter() - self.start)
+        return self.plan.steps_per_call * max(1, int(0.97 * left / a_call))
+
+    def _loop(self, given: Given, state: State, steps: int) -> tuple[State, bool]:
+        """The state at the end, and whether that was the planned one."""
+        begin = saved = time.perf_counter()
+        first = int(state.step)
+        try:
+            while int(state.step) < steps:
+                left = steps - int(state.step)
+                plan = self.plan if left >= self.plan.steps_per_call else replace(self.plan, steps_per_call=left)
+                after, losses = run_steps(plan, given, state)
+                loss = float(losses.mean())
+                if not math.isfinite(loss):
+                    raise self._diverged(state, steps)
+                state, self.loss, now = after, loss, time.perf_counter()
+                if self.progress:
+                    rate = (int(state.step) - first) * self.recipe.batch / (now - begin)
+                    self.progress(Progress(int(state.step), steps, loss, rate, now - self.start))
+                if self.path and now - saved > CHECKPOINT_SECONDS:
+                    save_model(self._model(state, steps), self.path, state)
+                    saved = now
+        except KeyboardInterrupt:
+            return state, False
+        return state, True
+
+    def _diverged(self, state: State, steps: int) -> TrainingError:
+        model = self._model(state, steps)
+        where = ""
+        if self.path:
+            save_model(model, self.path, state)
+            where = f"; the last good weights are in {self.path}"
+        return TrainingError(f"the loss is no longer a number after step {int(state.step)}; try a smaller learning_rate{where}", model)
+
+    def _model(self, state: State, steps: int) -> Marginalizer:
+        trunk = state.trunk if state.average is None else state.average
+        history = {
+            "seed": self.seed,
+            "steps": int(state.step),
+            "planned_steps": steps,
+            "samples": int(state.step) * self.recipe.batch,
+            "seconds": time.perf_counter() - self.start,
+            "loss": self.loss,
+        }
+        return Marginalizer(self.net, self.recipe, trunk, self.priors, history)
+
+
+def estimate_priors(net: Network, seed: int) -> tuple[Floats, ...]:
+    """P(X_i = k) by forward sampling; a state that was never drawn still gets half a sample."""
+    counts = [np.zeros(k) for k in net.cards]
+    n = power_of_two(min(PRIOR_SAMPLES, max(1 << 14, (1 << 30) // len(net))))
+    # another seed than the training samples'
+    for piece in sample_chunks(net, n, seed=(seed + 0x5EED) % 2**64):
+        for i, count in enumerate(counts):
+            count += np.bincount(piece[:, i], minlength=len(count))
+    return tuple(np.maximum(c, 0.5) / np.maximum(c, 0.5).sum() for c in counts)

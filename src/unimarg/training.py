@@ -1,0 +1,198 @@
+"""Training a Universal Marginalizer (paper, section 2.1), as one compiled program on the device.
+
+A call draws a chunk of fresh samples, masks them, and takes many optimiser steps:
+
+    x ~ P,  m ~ masks,  loss = - sum over i of log UM_i(x_i | x_m)          the marginal head
+                              - sum over i of log q_i(x_i | pa_i, x_m)     the message head, where
+
+q_i(k | pa_i, e) is proportional to P(x_i = k | pa_i) exp(lambda_i(k)). Nothing is stored. Step t uses the samples
+t * batch up to (t + 1) * batch of the run's key, so that a run that was interrupted goes on to the same weights.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jax import lax
+
+from unimarg.compiled import draw_states, log_conditionals_of
+from unimarg.counter import Key, threefry, words
+from unimarg.encoding import encode, one_hot, slot_flags
+from unimarg.layout import Arrays, Layout
+from unimarg.presets import Recipe
+from unimarg.ragged import Ragged, take_rows
+from unimarg.trunk import Trunk
+
+MASKS, CHANNELS, DROPOUT, WEIGHTS = range(1, 5)  # streams of random numbers beside the samples' own
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What the compiled program depends on."""
+
+    layout: Layout
+    ragged: Ragged
+    recipe: Recipe
+    steps_per_call: int
+    half: bool  # bfloat16 products
+
+    @property
+    def samples_per_call(self) -> int:
+        return self.steps_per_call * self.recipe.batch
+
+
+class Given(NamedTuple):
+    """Constants of a run."""
+
+    arrays: Arrays
+    key: Key
+    priors: jax.Array  # [slots]
+    prior_logits: jax.Array  # [slots]
+    steps: jax.Array  # int32: of the whole run, for the learning rate
+
+
+class State(NamedTuple):
+    step: jax.Array  # int32
+    trunk: Trunk
+    average: Trunk | None
+    optimizer: Any
+
+
+def stream(key: Key, number: int) -> Key:
+    """A key of its own for each purpose."""
+    return jnp.stack(threefry(key, jnp.uint32(0xFFFFFFFF), jnp.uint32(number)))
+
+
+def optimizer(recipe: Recipe) -> optax.GradientTransformation:
+    """Adam with a rate of 1; ``learning_rate`` is applied apart, because it depends on the run's length."""
+    adam = optax.adam(1.0)
+    return optax.chain(optax.clip_by_global_norm(recipe.clip), adam) if recipe.clip else adam
+
+
+def learning_rate(recipe: Recipe, step: jax.Array, steps: jax.Array) -> jax.Array:
+    """Constant, or warm-up and then a cosine down to zero at the end of the run."""
+    if not recipe.warm_up:
+        return jnp.float32(recipe.learning_rate)
+    warm_up = jnp.minimum(recipe.warm_up, jnp.maximum(1, steps // 10))
+    rising = (step + 1) / warm_up
+    falling = 0.5 * (1 + jnp.cos(jnp.pi * jnp.clip((step - warm_up) / jnp.maximum(steps - warm_up, 1), 0, 1)))
+    return recipe.learning_rate * jnp.minimum(rising, falling).astype(jnp.float32)
+
+
+def initial_state(plan: Plan, given: Given) -> State:
+    inputs = len(plan.ragged.cards) + plan.ragged.slots
+    key = jax.random.wrap_key_data(stream(given.key, WEIGHTS), impl="threefry2x32")
+    trunk = Trunk.make(key, plan.recipe.architecture, inputs, plan.ragged.slots)
+    average = jax.tree.map(jnp.copy, trunk) if plan.recipe.average else None
+    return State(jnp.int32(0), trunk, average, optimizer(plan.recipe).init(trunk))
+
+
+@partial(jax.jit, static_argnames=("plan",))
+def run_steps(plan: Plan, given: Given, state: State) -> tuple[State, jax.Array]:
+    """``steps_per_call`` steps; also the loss of each."""
+    n = plan.samples_per_call
+    first = state.step.astype(jnp.uint32) * np.uint32(plan.recipe.batch)
+    samples = first + lax.iota(jnp.uint32, n)
+    states = draw_states(plan.layout, given.arrays, given.key, jnp.stack([first, jnp.uint32(0)]), n)
+    observed = plan.recipe.mask.draw(stream(given.key, MASKS), samples, states.shape[0])
+
+    def batches(a: jax.Array) -> jax.Array:
+        return jnp.moveaxis(a.reshape(*a.shape[:-1], plan.steps_per_call, plan.recipe.batch), -2, 0)
+
+    def step(state: State, batch: tuple[jax.Array, ...]) -> tuple[State, jax.Array]:
+        value, gradient = jax.value_and_grad(loss)(state.trunk, plan, given, *batch)
+        updates, optimizer_state = optimizer(plan.recipe).update(gradient, state.optimizer, state.trunk)
+        rate = learning_rate(plan.recipe, state.step, given.steps)
+        trunk = jax.tree.map(lambda w, u: w + rate * u, state.trunk, updates)
+        average = state.average
+        if average is not None:
+            decay = jnp.minimum(plan.recipe.average, (state.step + 1) / (state.step + 10))
+            average = jax.tree.map(lambda a, t: a * decay + t * (1 - decay), average, trunk)
+        return State(state.step + 1, trunk, average, optimizer_state), value
+
+    return lax.scan(step, state, (batches(states), batches(observed), batches(samples)))
+
+
+def loss(trunk: Trunk, plan: Plan, given: Given, states: jax.Array, observed: jax.Array, samples: jax.Array) -> jax.Array:
+    """Mean over samples and counted nodes of the negative log probability, summed over the heads."""
+    ragged, recipe = plan.ragged, plan.recipe
+    labels, known = ragged.rows(states), ragged.rows(observed)
+    values = one_hot(labels, ragged)
+    certain = known
+    if recipe.virtual:
+        values, certain = through_channels(stream(given.key, CHANNELS), recipe.virtual, known, values, ragged, samples)
+    key = None
+    if recipe.architecture.dropout:
+        data = jnp.stack(threefry(stream(given.key, DROPOUT), samples[0], jnp.uint32(0)))
+        key = jax.random.wrap_key_data(data, impl="threefry2x32")
+    x = encode(recipe.encoding, known, values, ragged, given.priors)
+    logits = trunk(x, given.prior_logits, plan.half, key)
+    counted = jnp.ones_like(certain) if recipe.observed_loss else ~certain
+    total = _cross_entropy(ragged.log_softmax(logits["marginal"]), labels, counted)
+    if "message" in logits:
+        total = total + _cross_entropy(message_log_q(plan, given, logits["message"], states), labels, ~certain)
+    return total
+
+
+def _cross_entropy(log_p: list[jax.Array], labels: jax.Array, counted: jax.Array) -> jax.Array:
+    """Mean over counted (sample, node) pairs, the groups of ``ragged`` side by side."""
+    total, at = jnp.float32(0), 0
+    for part in log_p:
+        n, k = part.shape[-2:]
+        chosen = (labels[:, at : at + n, None] == jnp.arange(k, dtype=labels.dtype)) & counted[:, at : at + n, None]
+        total = total - jnp.where(chosen, part, 0).sum()
+        at += n
+    return total / jnp.maximum(counted.sum(), 1)
+
+
+def message_log_q(plan: Plan, given: Given, messages: jax.Array, states: jax.Array) -> list[jax.Array]:
+    """log q_i(k | pa_i, e), ``[samples, nodes, K]`` for each group, with the samples' own parents."""
+    log_p = log_conditionals_of(plan.layout, given.arrays, states)  # [nodes, card, samples]
+    out, at = [], 0
+    for part in plan.ragged.split(messages):
+        n, k = part.shape[-2], part.shape[-1] + 1
+        nodes = jnp.asarray(plan.ragged.order[at : at + n])
+        table = jnp.moveaxis(take_rows(log_p, nodes)[:, :k], -1, 0)
+        full = jnp.concatenate([jnp.zeros((*part.shape[:-1], 1)), part], axis=-1)
+        out.append(jax.nn.log_softmax(table + full, axis=-1))
+        at += n
+    return out
+
+
+def through_channels(
+    key: Key, share: float, known: jax.Array, values: jax.Array, ragged: Ragged, samples: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+    """Some of the known nodes seen through a random channel: their likelihoods, and which stay certain.
+
+    The channel splits the states at random in two and reports the half that holds the state, wrongly with
+    probability noise / 2; noise ~ U[0, 1]. The likelihood of the report is (1 - noise) [same half] + noise / 2.
+    """
+    nodes = jnp.arange(known.shape[-1], dtype=jnp.uint32)
+    high, low = words(key, samples, nodes)
+    chosen, flip = _fraction(high).T, _fraction(low).T
+    noise = _fraction(words(key, samples, nodes.size + nodes)[0]).T
+    uncertain = known & (chosen < share)
+    halves = (words(key, samples, 2 * nodes.size + jnp.arange(ragged.slots, dtype=jnp.uint32))[0] >> np.uint32(31)).T
+    parts, at = [], 0
+    for half, value in zip(ragged.split(halves), ragged.split(values), strict=True):
+        n = half.shape[-2]
+        own = (half * value).sum(axis=-1, keepdims=True).astype(jnp.uint32)  # the first state is in half 0
+        wrong = (flip < noise / 2)[:, at : at + n, None]
+        report = jnp.where(wrong, 1 - own, own)
+        e = noise[:, at : at + n, None]
+        likelihood = jnp.where(half == report, 1 - e / 2, e / 2)
+        first = jnp.where(report == 0, 1 - e / 2, e / 2)
+        parts.append(likelihood / (first + likelihood.sum(axis=-1, keepdims=True)))
+        at += n
+    seen = jnp.where(slot_flags(uncertain, ragged), ragged.join(parts), values)
+    return seen, known & ~uncertain
+
+
+def _fraction(word: jax.Array) -> jax.Array:
+    return (word >> np.uint32(8)).astype(jnp.float32) * np.float32(2.0**-24)
