@@ -80,8 +80,7 @@ class Programme:
             if not (present & (quiet < 1)).any():
                 name = self.component.net.names[s % len(self.component.net)]
                 raise ImpossibleEvidenceError(f"the evidence is impossible: nothing that the rest allows can cause {name}")
-        totals = network.weights.sum(1)
-        weights = network.weights / totals[:, None]
+        weights = network.weights
         base = Parameters(weights[None], self.quiet[None])
         log_p, posteriors = _forward_backward(self.steps, base)
         answers: dict[int, Floats] = {}
@@ -89,7 +88,7 @@ class Programme:
             answers[d] = posteriors[column] if column in posteriors else weights[column]
         for x, absent in zip(self.queries, self._absent(weights, log_p), strict=True):
             answers[x] = np.array([absent, 1 - absent])
-        return log_p + float(np.log(totals).sum()), {t: answers[t] for t in self.targets}
+        return log_p, {t: answers[t] for t in self.targets}
 
     def _absent(self, weights: Floats, log_p: float) -> Iterator[float]:
         """P(X = 0 | e) for each query, in batches that fit the workspace."""

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from unimarg.bn2o import PATIENCE, Programme, programme
-from unimarg.errors import ImpossibleEvidenceError, TooExpensiveError
+from unimarg.errors import TooExpensiveError
 from unimarg.evidence import parse_evidence
 from unimarg.junction import JunctionTree, junction_tree
 from unimarg.network import Floats, Network
@@ -56,7 +56,7 @@ def solve(component: Component, targets: Sequence[int], memory: float) -> tuple[
     if not component.evidence and not targets:
         return 0.0, {}
     if len(component.net) == 1:
-        return _single(component)
+        return 0.0, {0: component.net.mechanisms[0].expand()}
     found = programme(component, targets)
     if found is not None and found.seconds < QUICK and found.predicted_bytes <= memory:
         return found.solve()
@@ -81,10 +81,3 @@ def _bytes(number: float) -> str:
             return f"{number:.3g} {unit}"
         number /= 1024
     return f"{number:.4g} TiB" if number < 1e6 else f"{number:.2e} TiB"
-
-
-def _single(component: Component) -> tuple[float, dict[int, Floats]]:
-    joint = component.net.mechanisms[0].expand() * component.evidence.virtual.get(0, 1.0)
-    if not joint.any():
-        raise ImpossibleEvidenceError(f"the evidence is impossible: what is known of {component.net.names[0]} has probability zero")
-    return float(np.log(joint.sum())), {0: joint / joint.sum()}
