@@ -25,7 +25,7 @@ from unimarg.or_network import OrNetwork, recognise
 from unimarg.reduction import Component
 
 WORKSPACE = 2**28  # bytes for the arrays of a batch of queries
-OPERATIONS_PER_SECOND = 2e8  # measured on one core: 1 to 4 e8
+OPERATIONS_PER_SECOND = 1e8  # measured on one core: 0.5 to 4 e8
 PATIENCE = 120.0  # seconds
 
 

@@ -193,7 +193,8 @@ def _inference(tree: JunctionTree, findings: Iterable[int], scale: Mapping[int, 
             evidence[at] = (tree.component.evidence.virtual[i] * scale.get(i, 1.0)).tolist()
     inference = pyagrum.LazyPropagation(_bayes_net(tree.factors, observed))
     inference.setNumberOfThreads(1)  # threads that wait for each other make a busy machine ten times slower
-    inference.setTargets({tree.position[t] for t in tree.targets} or {0})
+    # all of them, wanted or not: pyAgrum leaves out findings that its targets do not depend on, also from P(e)
+    inference.setTargets(set(range(len(tree.factors))) - {tree.position[i] for i in tree.component.evidence.hard})
     inference.setEvidence(evidence)
     for clique in tree.cliques:
         inference.addJointTarget(clique)

@@ -55,7 +55,8 @@ class Reduction:
 
 def reduce(net: Network, evidence: Evidence, needed: Iterable[int]) -> Reduction:
     """Split the query for the nodes ``needed`` into components; every finding is in one, or in ``log_scale``."""
-    kept = sorted(ancestors(net, {*needed, *evidence.nodes}), reverse=True)
+    speaking = {i for i, likelihood in evidence.virtual.items() if (likelihood != likelihood[0]).any()}
+    kept = sorted(ancestors(net, {*needed, *evidence.hard, *speaking}), reverse=True)
     work = _Work(net, evidence, dict(evidence.hard))
     for left in range(PASSES, -1, -1):
         before = len(work.known)
