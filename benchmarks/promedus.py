@@ -26,8 +26,8 @@ def main(folder: Path) -> int:
     print(f"{'network':<14} {'nodes':>6} {'findings':>8} {'log P(e)':>10} {'max difference':>15} {'seconds':>8}")
     for path in sorted(folder.glob("*.uai")):
         net = read(path.read_bytes(), str(path))
-        evidence = read_uai_evidence(f"{path}.evid", net)
-        reference = read_uai_marginals(f"{path}.MAR", net)
+        evidence = read_uai_evidence(Path(f"{path}.evid"), net)
+        reference = read_uai_marginals(Path(f"{path}.MAR"), net)
         started = time.perf_counter()
         try:
             answer = exact(net, evidence)
