@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from enumeration import as_given, enumerate_all, random_evidence, random_network, seeds
 from unimarg.errors import EvidenceError, ImpossibleEvidenceError, TooExpensiveError, UsageError
 from unimarg.evidence import parse_evidence
-from unimarg.exact import exact, solve
+from unimarg.exact import _one_by_one, exact, solve
 from unimarg.junction import _factors, _planned, junction_tree
 from unimarg.network import Network, NoisyOr, Table, Variable
 from unimarg.reduction import reduce
@@ -212,3 +212,39 @@ def test_a_noisy_or_of_165_parents(state):
     assert log_p == pytest.approx(again, abs=1e-12)
     for i, p in found.items():
         np.testing.assert_allclose(p, same[i], atol=1e-12)
+
+
+@settings(max_examples=60, deadline=None)
+@given(seeds, st.sampled_from([0.0, 0.3]))
+def test_target_by_target_is_the_same(seed, zeros):
+    rng = np.random.default_rng(seed)
+    net = random_network(rng, 9, 0.6, zeros)
+    evidence = random_evidence(rng, net, 0.2, 0.1)
+    log_p, marginals = enumerate_all(net, evidence)
+    if log_p == -np.inf:
+        return
+    reduction = reduce(net, evidence, range(len(net)))
+    for component in reduction.components:
+        targets = [i for i in range(len(component.net)) if i not in component.evidence.hard]
+        _, found = _one_by_one(component, targets, GIB, 0.0)
+        for i in targets:
+            np.testing.assert_allclose(found[i], marginals[component.nodes[i]], atol=1e-12, rtol=0)
+
+
+def test_many_targets_do_not_make_a_small_query_large():
+    """Three layers; all symptoms together have a hopeless treewidth, the four that were seen have not."""
+    rng = np.random.default_rng(2)
+    risks, diseases, symptoms = ([f"{kind}{i}" for i in range(n)] for kind, n in (("r", 10), ("d", 60), ("s", 80)))
+    parents = {d: rng.choice(risks, 2, replace=False).tolist() for d in diseases} | {
+        s: rng.choice(diseases, 12, False).tolist() for s in symptoms
+    }
+    mechanisms = {r: Table([0.8, 0.2]) for r in risks}
+    mechanisms |= {v: NoisyOr(0.02, rng.uniform(0.05, 0.6, len(pa)).tolist()) for v, pa in parents.items()}
+    net = Network([Variable(v) for v in [*risks, *diseases, *symptoms]], parents, mechanisms)
+    evidence = {"s0": 1, "s1": 1, "s2": 0, "s3": 0}
+    found = parse_evidence(net, evidence)
+    with pytest.raises(TooExpensiveError):
+        solve(max(reduce(net, found, range(len(net))).components, key=lambda c: len(c.net)), range(20), 2**28)
+    answer = exact(net, evidence, memory=2**28)
+    for name in ("s7", "d5", "r3"):
+        assert answer[name]["yes"] == pytest.approx(exact(net, evidence, [name])[name]["yes"], abs=1e-11)

@@ -1,11 +1,14 @@
 """Exact posteriors: the query is cut down first, then each part is solved by the cheapest exact method.
 
 P(x_t | e) = P(x_t, e_c) / P(e_c) within the component c of target t, and log P(e) is the sum over components.
-A part whose predicted cost is above the budget is declined before any work starts.
+A part whose predicted cost is above the budget is declined before any work starts, unless it is the many targets that make
+it so: a noisy-or X with no finding below it costs no more than the evidence does, since P(X = 0, e) is the evidence with one
+finding more, and that finding falls apart into likelihoods of X's parents.
 """
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Mapping, Sequence
 
@@ -13,11 +16,12 @@ import numpy as np
 
 from unimarg.bn2o import PATIENCE, Programme, programme
 from unimarg.errors import ImpossibleEvidenceError, TooExpensiveError
-from unimarg.evidence import parse_evidence
+from unimarg.evidence import Evidence, parse_evidence
 from unimarg.junction import JunctionTree, junction_tree
-from unimarg.network import Floats, Network
+from unimarg.network import Floats, Network, NoisyMax
 from unimarg.posterior import Posterior
-from unimarg.reduction import Component, reduce
+from unimarg.reduction import Component, as_noisy_or, reduce
+from unimarg.relevance import ancestors
 
 QUICK = 2.0  # seconds; a dynamic programme this short is run without asking what a junction tree would take
 DEFAULT_MEMORY = 4 * 2**30
@@ -38,17 +42,28 @@ def exact(
     started = time.perf_counter()
     found = parse_evidence(net, evidence)
     wanted = list(range(len(net))) if targets is None else [net.find(t) for t in targets]
-    reduction = reduce(net, found, wanted)
-    log_p = reduction.log_scale
-    answers: dict[int, Floats] = {i: np.eye(net.variables[i].card)[k] for i, k in reduction.known.items()}
-    open_targets = set(wanted) - answers.keys()
-    for component in reduction.components:
-        local = [c for c, i in enumerate(component.nodes) if i in open_targets]
-        part, marginals = solve(component, local, memory)
-        log_p += part
-        answers |= {component.nodes[c]: p for c, p in marginals.items()}
+    log_p, answers = _answers(net, found, wanted, memory, apart=True)
     seconds = time.perf_counter() - started
     return Posterior.exact([net.variables[i] for i in wanted], [answers[i] for i in wanted], log_p, seconds)
+
+
+def _answers(net: Network, evidence: Evidence, targets: Sequence[int], memory: float, *, apart: bool) -> tuple[float, dict[int, Floats]]:
+    """log P(e) and marginals; with ``apart``, a component that is too large is tried target by target."""
+    reduction = reduce(net, evidence, targets)
+    log_p = reduction.log_scale
+    answers: dict[int, Floats] = {i: np.eye(net.variables[i].card)[k] for i, k in reduction.known.items()}
+    wanted = set(targets) - answers.keys()
+    for component in reduction.components:
+        local = [c for c, i in enumerate(component.nodes) if i in wanted]
+        try:
+            part, marginals = solve(component, local, memory)
+        except TooExpensiveError as error:
+            if not apart:
+                raise
+            part, marginals = _one_by_one(component, local, memory, error.predicted_bytes)
+        log_p += part
+        answers |= {component.nodes[c]: p for c, p in marginals.items()}
+    return log_p, answers
 
 
 def solve(component: Component, targets: Sequence[int], memory: float) -> tuple[float, dict[int, Floats]]:
@@ -56,7 +71,7 @@ def solve(component: Component, targets: Sequence[int], memory: float) -> tuple[
     if not component.evidence and not targets:
         return 0.0, {}
     if len(component.net) == 1:
-        return _single(component)
+        return 0.0, {0: component.net.mechanisms[0].expand()}
     found = programme(component, targets)
     if found is not None and found.seconds < QUICK and found.predicted_bytes <= memory:
         return found.solve()
@@ -65,11 +80,44 @@ def solve(component: Component, targets: Sequence[int], memory: float) -> tuple[
         ways.append(found)
     fitting = [way for way in ways if way.predicted_bytes <= memory]
     if not fitting:
-        raise too_expensive(min(way.predicted_bytes for way in ways), memory)
+        raise _too_expensive(min(way.predicted_bytes for way in ways), memory)
     return min(fitting, key=lambda way: way.seconds).solve()
 
 
-def too_expensive(needed: float, memory: float) -> TooExpensiveError:
+def _one_by_one(component: Component, targets: Sequence[int], memory: float, together: float) -> tuple[float, dict[int, Floats]]:
+    """The nodes above the findings in one go, every other target on its own: together they would tie a knot."""
+    net, evidence = component.net, component.evidence
+    core = ancestors(net, evidence.nodes)
+    log_p, answers = _answers(net, evidence, [t for t in targets if t in core], memory, apart=False)
+    alone = sorted((t for t in targets if t not in core), key=lambda t: -len(ancestors(net, [t])))
+    started = time.perf_counter()
+    for done, t in enumerate(alone):
+        minutes = (time.perf_counter() - started) / max(done, 1) * len(alone) / 60
+        if 60 * minutes > PATIENCE:
+            raise TooExpensiveError(
+                f"the exact answer needs about {_bytes(together)} for all targets at once, or about {minutes:.0f} minutes one by one; "
+                "ask for fewer targets, raise memory= or use an approximate method",
+                together,
+            )
+        answers[t] = _alone(net, evidence, t, memory, log_p)
+    return log_p, answers
+
+
+def _alone(net: Network, evidence: Evidence, target: int, memory: float, log_p: float) -> Floats:
+    """The marginal of a target with no finding below it."""
+    mechanism = net.mechanisms[target]
+    splits = mechanism.card == 2 and (isinstance(mechanism, NoisyMax) or as_noisy_or(mechanism) is not None)
+    if not splits:
+        return _answers(net, evidence, [target], memory, apart=False)[1][target]
+    try:
+        joint, _ = _answers(net, Evidence({**evidence.hard, target: 0}, evidence.virtual), [], memory, apart=False)
+    except ImpossibleEvidenceError:
+        return np.array([0.0, 1.0])
+    absent = min(math.exp(joint - log_p), 1.0)
+    return np.array([absent, 1 - absent])
+
+
+def _too_expensive(needed: float, memory: float) -> TooExpensiveError:
     return TooExpensiveError(
         f"the exact answer needs about {_bytes(needed)}, the budget is {_bytes(memory)}; raise memory= or use an approximate method", needed
     )
@@ -81,10 +129,3 @@ def _bytes(number: float) -> str:
             return f"{number:.3g} {unit}"
         number /= 1024
     return f"{number:.4g} TiB" if number < 1e6 else f"{number:.2e} TiB"
-
-
-def _single(component: Component) -> tuple[float, dict[int, Floats]]:
-    joint = component.net.mechanisms[0].expand() * component.evidence.virtual.get(0, 1.0)
-    if not joint.any():
-        raise ImpossibleEvidenceError(f"the evidence is impossible: what is known of {component.net.names[0]} has probability zero")
-    return float(np.log(joint.sum())), {0: joint / joint.sum()}

@@ -25,11 +25,11 @@ from unimarg.triangulation import cliques, moral_graph
 if TYPE_CHECKING:
     import pyagrum
 
-# LazyPropagation's peak was 0.4 to 3.7 times the bytes of all clique tables on bnlearn's networks (where those are above
-# 4 MiB), plus some 20 kB for each node
-PEAK_FACTOR = 4.0
+# On one thread LazyPropagation's peak was 0.3 to 1.7 times the bytes of all clique tables (bnlearn's pigs, munin1, munin2,
+# diabetes, water, barley, mildew, link without evidence), plus some 20 kB for each node; two threads took up to 3.7 times
+PEAK_FACTOR = 2.0
 NODE_BYTES = 20_000
-BYTES_PER_SECOND = 3e8  # of predicted_bytes; measured on one core: 1.5 to 10 e8
+BYTES_PER_SECOND = 1e8  # of predicted_bytes; measured on one core: 0.4 (munin1) to 4 e8
 EXPANDED = 64  # entries of the largest noisy-max table that is used as it is
 LARGE = 1000  # factors; from here on pyAgrum's triangulation takes seconds, and a greedy one says first whether to try
 HOPE = 64  # times the budget; a greedy order this far off will not be saved by another
@@ -184,7 +184,8 @@ def _inference(tree: JunctionTree, findings: Iterable[int], scale: Mapping[int, 
             evidence[at] = (tree.component.evidence.virtual[i] * scale.get(i, 1.0)).tolist()
     inference = pyagrum.LazyPropagation(_bayes_net(tree.factors, observed))
     inference.setNumberOfThreads(1)  # threads that wait for each other make a busy machine ten times slower
-    inference.setTargets({tree.position[t] for t in tree.targets} or {0})
+    # all of them, wanted or not: pyAgrum leaves out findings that its targets do not depend on, also from P(e)
+    inference.setTargets(set(range(len(tree.factors))) - {tree.position[i] for i in tree.component.evidence.hard})
     inference.setEvidence(evidence)
     for clique in tree.cliques:
         inference.addJointTarget(clique)

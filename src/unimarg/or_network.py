@@ -36,7 +36,7 @@ class OrNode:
 
 @dataclass(frozen=True, eq=False)
 class OrNetwork:
-    """``roots`` with weights ``[roots, 2]`` = prior * likelihood, and the OR nodes by index in the component.
+    """``roots`` with weights ``[roots, 2]``, which sum to 1, and the OR nodes by index in the component.
 
     A likelihood of an OR node i that speaks for its presence is a finding too, with the number of variables added to i.
     """
@@ -64,7 +64,7 @@ def recognise(component: Component, targets: Sequence[int]) -> OrNetwork | None:
     roots = tuple(i for i in range(len(net)) if not net.parents[i])
     if any(v.card != 2 for v in net.variables):
         return None
-    weights = np.array([net.mechanisms[i].expand() * evidence.virtual.get(i, 1.0) for i in roots])
+    weights = np.array([net.mechanisms[i].expand() for i in roots])
     column = {d: c for c, d in enumerate(roots)}
     nodes: dict[int, OrNode] = {}
     for i in range(len(net)):

@@ -3,7 +3,7 @@
 A node that can have one state only is as good as observed. Observed parents are sliced away, so that an observed node keeps
 its unobserved parents only. What it then says of them is a factor over their states, and many factors are simpler than they look:
 
-- no parent left: a number, kept as its logarithm; one parent left: a likelihood of that parent;
+- no parent left: a number, kept as its logarithm; one parent left: a likelihood of that parent, and a root's prior takes it up;
 - a noisy-max seen at state k splits, with r_j = p_j(k) / F_j(k) and everything as in ``network.py``:
 
     P(X = k | pa) = L(k) prod_j F_j(k | pa_j) * [1 - (1 - r_0) prod_j (1 - r_j(pa_j))],
@@ -27,6 +27,7 @@ from unimarg.mechanism import pmf_from_log_cdf
 from unimarg.network import Floats, Mechanism, Network, NoisyMax, Table, Variable
 from unimarg.relevance import ancestors, connected
 
+FLOOR = -690.0  # log of the smallest likelihood kept, relative to the largest
 PASSES = 8  # that look for nodes whose state is certain; most queries need one or two
 NOISY_OR_TOLERANCE = 1e-13  # relative; a table this close to a noisy-or is one
 ROUNDING = 4 * np.finfo(np.float64).eps  # of a small probability that was written as 1 minus a large one
@@ -34,7 +35,10 @@ ROUNDING = 4 * np.finfo(np.float64).eps  # of a small probability that was writt
 
 @dataclass(frozen=True, eq=False)
 class Component:
-    """A part that shares nothing with the others. Its hard findings are sinks with states (other, seen), all seen."""
+    """A part that shares nothing with the others.
+
+    Its hard findings are sinks with states (other, seen), all seen, and have two parents or more; roots have no findings.
+    """
 
     net: Network
     evidence: Evidence  # by index in ``net``
@@ -52,7 +56,8 @@ class Reduction:
 
 def reduce(net: Network, evidence: Evidence, needed: Iterable[int]) -> Reduction:
     """Split the query for the nodes ``needed`` into components; every finding is in one, or in ``log_scale``."""
-    kept = sorted(ancestors(net, {*needed, *evidence.nodes}), reverse=True)
+    speaking = {i for i, likelihood in evidence.virtual.items() if (likelihood != likelihood[0]).any()}
+    kept = sorted(ancestors(net, {*needed, *evidence.hard, *speaking}), reverse=True)
     work = _Work(net, evidence, dict(evidence.hard))
     for left in range(PASSES, -1, -1):
         before = len(work.known)
@@ -75,7 +80,7 @@ class _Work:
     evidence: Evidence
     known: dict[int, int]
     log_scale: float = 0.0
-    likelihoods: dict[int, Floats] = field(default_factory=dict)
+    log_likelihoods: dict[int, Floats] = field(default_factory=dict)  # exactly -inf where a finding rules a state out
     factors: list[tuple[int, tuple[int, ...], Mechanism]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -87,16 +92,28 @@ class _Work:
 
     def visit(self, i: int, *, deduce: bool) -> None:
         free, mechanism = _sliced(self.net, self.known, i)
-        if deduce and i not in self.known:
-            possible = np.asarray(self.likelihoods.get(i, np.ones(mechanism.card)))
+        if i not in self.known:
+            log = self.log_likelihoods.get(i, np.zeros(mechanism.card))
             if not free:
-                possible = possible * mechanism.expand()
-            if np.count_nonzero(possible) == 1:
-                self.known[i] = int(np.argmax(possible))
+                log = log + _log(mechanism.expand())
+            possible = np.flatnonzero(log > -np.inf)
+            if len(possible) == 0:
+                raise ImpossibleEvidenceError(f"the evidence is impossible: it leaves {self.net.names[i]} no state")
+            if len(possible) == 1 and deduce:
+                self.known[i] = int(possible[0])
+            elif not free and i in self.log_likelihoods:
+                mechanism = self.posterior(log)
+                del self.log_likelihoods[i]
         if i in self.known:
             self.finding(i, free, mechanism, self.known[i])
         else:
             self.factors.append((i, free, mechanism))
+
+    def posterior(self, log: Floats) -> Table:
+        """A root with all that findings say of it alone."""
+        weights = np.exp(log - log.max())
+        self.log_scale += float(np.log(weights.sum()) + log.max())
+        return Table(weights / weights.sum())
 
     def scale(self, factor: float, culprit: str) -> None:
         if factor == 0:
@@ -104,9 +121,11 @@ class _Work:
         self.log_scale += float(np.log(factor))
 
     def likelihood(self, i: int, values: Floats, culprit: str) -> None:
-        product = self.likelihoods.get(i, 1.0) * values
-        self.scale(product.max(), culprit)
-        self.likelihoods[i] = product / product.max()
+        log = self.log_likelihoods.get(i, 0.0) + _log(values)
+        if log.max() == -np.inf:
+            raise ImpossibleEvidenceError(f"the evidence is impossible: {culprit} leaves {self.net.names[i]} no state")
+        self.log_scale += float(log.max())
+        self.log_likelihoods[i] = log - log.max()
 
     def finding(self, i: int, parents: tuple[int, ...], mechanism: Mechanism, state: int) -> None:
         """Node i was seen in ``state``; its mechanism has only unobserved parents left."""
@@ -139,8 +158,15 @@ class _Work:
         parents = {names[i]: [names[p] for p in pa] for i, pa, _ in factors}
         net = Network(variables, parents, {names[i]: m for i, _, m in factors})
         nodes = tuple(self.net.index[n] for n in net.names)
-        virtual = {c: self.likelihoods[i] for c, i in enumerate(nodes) if i in self.likelihoods and not (self.likelihoods[i] == 1).all()}
+        # the floor keeps a state that is merely improbable apart from one that is ruled out
+        likelihoods = {c: self.log_likelihoods[i] for c, i in enumerate(nodes) if i in self.log_likelihoods}
+        virtual = {c: np.where(log > -np.inf, np.exp(np.maximum(log, FLOOR)), 0.0) for c, log in likelihoods.items() if log.any()}
         return Component(net, Evidence({c: 1 for c, i in enumerate(nodes) if i in seen}, virtual), nodes)
+
+
+def _log(values: Floats) -> Floats:
+    with np.errstate(divide="ignore"):
+        return np.log(values)
 
 
 def _sliced(net: Network, known: Mapping[int, int], i: int) -> tuple[tuple[int, ...], Mechanism]:
