@@ -16,37 +16,29 @@ from typing import Literal, TypeAlias, get_args
 import jax
 import jax.numpy as jnp
 
-from unimarg.ragged import Ragged
+from unimarg.ragged import Parts, Ragged
 
 Encoding: TypeAlias = Literal["two_bit", "prior"]
 ENCODINGS: tuple[str, ...] = get_args(Encoding)
 
 
-def encode(encoding: Encoding, known: jax.Array, values: jax.Array, ragged: Ragged, priors: jax.Array) -> jax.Array:
-    """``[samples, nodes + slots]`` from ``known [samples, nodes]`` (bool) and ``values [samples, slots]``.
+def encode(encoding: Encoding, known: jax.Array, values: Parts, ragged: Ragged, priors: jax.Array) -> jax.Array:
+    """``[samples, nodes + slots]`` from ``known [samples, nodes]`` (bool) and values ``[samples, nodes, K]``.
 
-    Nodes and slots lie in the order of ``ragged``; ``priors [slots]`` are P(node = state).
+    Nodes lie in the order of ``ragged``; ``priors [slots]`` are P(node = state).
     """
-    shown = slot_flags(known, ragged)
-    hidden = priors if encoding == "prior" else jnp.zeros_like(priors)
-    return jnp.concatenate([known.astype(values.dtype), jnp.where(shown, values, hidden)], axis=-1)
+    slots = []
+    for flag, value, prior in zip(ragged.nodes(known), values, ragged.split(priors), strict=True):
+        hidden = prior if encoding == "prior" else jnp.zeros_like(prior)
+        shown = jnp.where(flag[..., None], value[..., 1:], hidden)
+        slots.append(shown.reshape(*shown.shape[:-2], -1))
+    # one concatenation and none inside another: XLA has been seen to get nested ones wrong (jax issue 40588)
+    return jnp.concatenate([known.astype(priors.dtype), *slots], axis=-1)
 
 
-def slot_flags(known: jax.Array, ragged: Ragged) -> jax.Array:
-    """``[..., nodes]`` repeated for each of a node's slots, ``[..., slots]``."""
-    parts, at = [], 0
-    for k, n in ragged.groups:
-        part = known[..., at : at + n, None]
-        parts.append(jnp.broadcast_to(part, (*part.shape[:-1], k - 1)))
-        at += n
-    return ragged.join(parts)
-
-
-def one_hot(states: jax.Array, ragged: Ragged, dtype: jax.typing.DTypeLike = jnp.float32) -> jax.Array:
-    """``[..., nodes]`` states as values ``[..., slots]``: 1 in the slot of the state, none for state 0."""
-    parts, at = [], 0
-    for k, n in ragged.groups:
-        part = states[..., at : at + n, None]
-        parts.append((part == jnp.arange(1, k, dtype=states.dtype)).astype(dtype))
-        at += n
-    return ragged.join(parts)
+def one_hot(states: jax.Array, ragged: Ragged) -> Parts:
+    """``[samples, nodes]`` states as values ``[samples, nodes, K]``; a negative state gives zeros."""
+    return [
+        (part[..., None] == jnp.arange(k, dtype=states.dtype)).astype(jnp.float32)
+        for part, (k, _) in zip(ragged.nodes(states), ragged.groups, strict=True)
+    ]

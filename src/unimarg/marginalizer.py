@@ -22,7 +22,7 @@ from unimarg.evidence import Evidence, parse_evidence
 from unimarg.network import Floats, Network
 from unimarg.posterior import Posterior
 from unimarg.presets import Recipe
-from unimarg.ragged import Ragged
+from unimarg.ragged import Parts, Ragged
 from unimarg.trunk import Trunk
 
 if TYPE_CHECKING:
@@ -112,63 +112,57 @@ class Marginalizer:
 
     def marginals_of_states(self, states: np.ndarray) -> np.ndarray:
         """As ``marginals``, float32, from states ``[rows, nodes]`` with -1 where unobserved."""
-        ordered = states[:, self.ragged.order]
-        values = np.asarray(one_hot(jnp.asarray(ordered), self.ragged))
-        return self._marginals(ordered >= 0, values)
+        ordered = jnp.asarray(states[:, self.ragged.order])
+        return self._marginals(np.asarray(ordered >= 0), [np.asarray(part) for part in one_hot(ordered, self.ragged)])
 
     def embed(self, evidence: Mapping[str, object] | Iterable[Mapping[str, object]] | None) -> np.ndarray:
         """The trunk's last hidden layer, ``[width]`` or ``[rows, width]``: features for learning downstream."""
         single = evidence is None or isinstance(evidence, Mapping)
         given = [evidence] if single else list(evidence)
         known, values = self._arrays([parse_evidence(self.net, e) for e in given])  # pyright: ignore[reportArgumentType]
-        out = self._forward(known, values, features=True)
+        (out,) = self._forward(known, values, features=True)
         return out[0] if single else out
 
-    def _arrays(self, evidence: Sequence[Evidence]) -> tuple[np.ndarray, np.ndarray]:
-        """Flags ``[rows, nodes]`` and values ``[rows, slots]`` in the order of ``ragged``."""
-        ragged = self.ragged
+    def _arrays(self, evidence: Sequence[Evidence]) -> tuple[np.ndarray, list[np.ndarray]]:
+        """Flags ``[rows, nodes]`` and values ``[rows, nodes, K]`` for each group, in the order of ``ragged``."""
         known = np.zeros((len(evidence), len(self.net)), dtype=bool)
-        values = np.zeros((len(evidence), ragged.slots), dtype=np.float32)
+        values = [np.zeros((len(evidence), n, k), dtype=np.float32) for k, n in self.ragged.groups]
         for row, e in enumerate(evidence):
-            for i, k in e.hard.items():
-                known[row, ragged.place[i]] = True
-                if k:
-                    values[row, ragged.slot[i] + k - 1] = 1
-            for i, likelihood in e.virtual.items():
-                known[row, ragged.place[i]] = True
-                values[row, ragged.slot[i] : ragged.slot[i] + self.net.cards[i] - 1] = (likelihood / likelihood.sum())[1:]
+            for i, value in [*e.hard.items(), *e.virtual.items()]:
+                known[row, self.ragged.place[i]] = True
+                group, j = self.ragged.member[i]
+                values[group][row, j] = value / value.sum() if isinstance(value, np.ndarray) else np.arange(self.net.cards[i]) == value
         return known, values
 
-    def _marginals(self, known: np.ndarray, values: np.ndarray) -> np.ndarray:
-        return self._forward(known, values, features=False)[:, self.ragged.states_order]
+    def _marginals(self, known: np.ndarray, values: list[np.ndarray]) -> np.ndarray:
+        parts = self._forward(known, values, features=False)
+        return np.concatenate([p.reshape(len(p), -1) for p in parts], axis=1)[:, self.ragged.states_order]
 
-    def _forward(self, known: np.ndarray, values: np.ndarray, features: bool) -> np.ndarray:
-        priors, logits = self._prior_slots
-        pieces = []
-        for first in range(0, len(known), BATCHES[-1]):
+    def _forward(self, known: np.ndarray, values: list[np.ndarray], features: bool) -> list[np.ndarray]:
+        """The network's answer for any number of rows, by batches of few sizes so that little is compiled."""
+        given = (self.ragged, self.recipe.encoding, features, self.trunk, *self._prior_slots)
+        pieces: list[list[np.ndarray]] = []
+        for first in range(0, max(len(known), 1), BATCHES[-1]):
             part = slice(first, first + BATCHES[-1])
             rows = len(known[part])
             pad = next(b for b in BATCHES if b >= rows) - rows
-            k, v = (np.pad(a[part], ((0, pad), (0, 0))) for a in (known, values))
-            pieces.append(np.asarray(_answer(self.ragged, self.recipe.encoding, features, self.trunk, priors, logits, k, v))[:rows])
-        return np.concatenate(pieces) if pieces else np.zeros((0, 0), np.float32)
+            padded = [np.pad(a[part], [(0, pad)] + [(0, 0)] * (a.ndim - 1)) for a in (known, *values)]
+            pieces.append([np.asarray(a)[:rows] for a in _answer(*given, padded[0], padded[1:])])
+        return [np.concatenate(same) for same in zip(*pieces, strict=True)]
 
 
 @partial(jax.jit, static_argnames=("ragged", "encoding", "features"))
-def _answer(ragged: Ragged, encoding: Any, features: bool, trunk: Trunk, priors: Any, prior_logits: Any, known: Any, values: Any) -> Any:
+def _answer(ragged: Ragged, encoding: Any, features: bool, trunk: Trunk, priors: Any, prior_logits: Any, known: Any, values: Any) -> Parts:
+    """Marginals ``[rows, nodes, K]`` for each group, or the trunk's last layer."""
     x = encode(encoding, known, values, ragged, priors)
     if features:
-        return trunk.features(x)
-    estimates = [jnp.exp(p) for p in ragged.log_softmax(trunk(x, prior_logits)["marginal"])]
-    # what is certain is returned as given; a likelihood is not certain
-    out, at = [], 0
-    for estimate, value in zip(estimates, ragged.split(values), strict=True):
-        n = estimate.shape[-2]
-        given = jnp.concatenate([1 - value.sum(axis=-1, keepdims=True), value], axis=-1)
-        certain = known[:, at : at + n, None] & (given.max(axis=-1, keepdims=True) == 1)
-        out.append(jnp.where(certain, given, estimate))
-        at += n
-    return ragged.join(out)
+        return [trunk.features(x)]
+    out = []
+    for log_p, value, flag in zip(ragged.log_softmax(trunk(x, prior_logits)["marginal"]), values, ragged.nodes(known), strict=True):
+        # what is certain is returned as given; a likelihood is not certain
+        certain = flag[..., None] & (value.max(axis=-1, keepdims=True) == 1)
+        out.append(jnp.where(certain, value, jnp.exp(log_p)))
+    return out
 
 
 def prior_slots(priors: Sequence[Floats], ragged: Ragged) -> tuple[jax.Array, jax.Array]:

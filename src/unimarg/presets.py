@@ -31,6 +31,7 @@ class Recipe:
     warm_up: int = 0  # steps of linear warm-up; with it the rate falls along a cosine to the end
     average: float = 0.0  # decay of the running average of the weights; 0: none
     clip: float = 0.0  # largest norm of a gradient; 0: none
+    labels: str = "sample"  # "exact": posteriors by the teacher; "auto": those where its cliques are small enough
     virtual: float = 0.0  # share of the shown nodes that are shown through a random channel
 
 
@@ -48,6 +49,8 @@ def recipe(net: Network, preset: str = "default", mask: Mask | None = None, **ch
             raise UsageError(f"there is no training option {name!r}; {closest(name, OPTIONS)}")
     if made.encoding not in ENCODINGS:
         raise UsageError(f"there is no encoding {made.encoding!r}; {closest(made.encoding, ENCODINGS)}")
+    if made.labels not in LABELS:
+        raise UsageError(f"there are no labels {made.labels!r}; {closest(made.labels, LABELS)}")
     if made.batch < 1 or made.batch & (made.batch - 1):
         raise UsageError(f"the batch size must be a power of two, not {made.batch!r}")
     return replace(made, mask=mask) if mask is not None else made
@@ -74,9 +77,21 @@ def _default(net: Network) -> Recipe:
 
 def _ours(name: str, net: Network, architecture: Architecture, batch: int) -> Recipe:
     return Recipe(
-        name, architecture, "two_bit", _mixed(net), False, batch, learning_rate=1e-3, warm_up=500, average=0.999, clip=1.0, virtual=0.02
+        name,
+        architecture,
+        "two_bit",
+        _mixed(net),
+        False,
+        batch,
+        learning_rate=1e-3,
+        warm_up=500,
+        average=0.999,
+        clip=1.0,
+        labels="auto",
+        virtual=0.02,
     )
 
 
+LABELS = ("sample", "exact", "auto")
 PRESETS = {"default": _default, "small": _small, "paper": _paper}
 OPTIONS = sorted({*Architecture.__dataclass_fields__, *Recipe.__dataclass_fields__} - {"preset", "architecture", "mask"})

@@ -7,9 +7,9 @@ number, as in the paper. ``slots`` = sum over nodes of (K - 1).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -17,6 +17,8 @@ import numpy as np
 from jax import lax
 
 from unimarg.network import Ints
+
+Parts: TypeAlias = list[jax.Array]  # one array for each group of nodes with the same number of states
 
 
 @dataclass(frozen=True)
@@ -42,9 +44,10 @@ class Ragged:
         return np.argsort(self.order)
 
     @cached_property
-    def slot(self) -> Ints:
-        """For each node of the network, its first slot."""
-        return np.cumsum([0, *(self.cards[i] - 1 for i in self.order)])[self.place]
+    def member(self) -> list[tuple[int, int]]:
+        """For each node of the network, its group and its position there."""
+        inside = [(g, j) for g, (_, n) in enumerate(self.groups) for j in range(n)]
+        return [inside[p] for p in self.place]
 
     @property
     def slots(self) -> int:
@@ -52,25 +55,26 @@ class Ragged:
 
     @cached_property
     def states_order(self) -> Ints:
-        """For each (node, state) of the network in order, its place in ``probabilities``."""
+        """For each (node, state) of the network in order, its place when the groups ``[nodes, K]`` are laid side by side."""
         starts = np.cumsum([0, *(self.cards[i] for i in self.order)])[:-1]
         by_node = dict(zip(self.order.tolist(), starts.tolist(), strict=True))
         return np.concatenate([by_node[i] + np.arange(k) for i, k in enumerate(self.cards)])
 
-    def split(self, slots: jax.Array) -> Iterator[jax.Array]:
+    def split(self, slots: jax.Array) -> Parts:
         """``[..., slots]`` as one ``[..., nodes, K - 1]`` for each group."""
-        at = 0
+        out, at = [], 0
         for k, n in self.groups:
-            yield slots[..., at : at + n * (k - 1)].reshape(*slots.shape[:-1], n, k - 1)
+            out.append(slots[..., at : at + n * (k - 1)].reshape(*slots.shape[:-1], n, k - 1))
             at += n * (k - 1)
+        return out
 
-    def join(self, parts: list[jax.Array]) -> jax.Array:
-        """The reverse of ``split``; also joins ``[..., nodes, K]``."""
-        return jnp.concatenate([p.reshape(*p.shape[:-2], -1) for p in parts], axis=-1)
-
-    def by_node(self, parts: list[jax.Array]) -> jax.Array:
-        """One ``[..., nodes]`` for each group, joined in ``order``."""
-        return jnp.concatenate(parts, axis=-1)
+    def nodes(self, by_node: jax.Array) -> Parts:
+        """``[..., nodes]``, in ``order``, as one ``[..., nodes]`` for each group."""
+        out, at = [], 0
+        for _, n in self.groups:
+            out.append(by_node[..., at : at + n])
+            at += n
+        return out
 
     def rows(self, states: jax.Array) -> jax.Array:
         """``[nodes, samples]`` in the network's order, as ``[samples, nodes]`` in this one."""
@@ -78,13 +82,14 @@ class Ragged:
             return states.T
         return take_rows(states, jnp.asarray(self.order)).T
 
-    def log_softmax(self, logits: jax.Array) -> list[jax.Array]:
+    def with_reference(self, logits: jax.Array) -> Parts:
+        """Logits ``[..., slots]`` with those of the first states, which are 0: ``[..., nodes, K]`` for each group."""
+        # padding, not concatenation: see encoding.encode
+        return [jnp.pad(part, [(0, 0)] * (part.ndim - 1) + [(1, 0)]) for part in self.split(logits)]
+
+    def log_softmax(self, logits: jax.Array) -> Parts:
         """log P of all states, ``[..., nodes, K]`` for each group, from logits ``[..., slots]`` against state 0."""
-        out = []
-        for part in self.split(logits):
-            full = jnp.concatenate([jnp.zeros((*part.shape[:-1], 1), part.dtype), part], axis=-1)
-            out.append(jax.nn.log_softmax(full, axis=-1))
-        return out
+        return [jax.nn.log_softmax(part, axis=-1) for part in self.with_reference(logits)]
 
 
 def take_rows(array: jax.Array, rows: jax.Array) -> jax.Array:

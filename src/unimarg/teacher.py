@@ -15,6 +15,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import groupby
+from operator import itemgetter
 
 import jax
 import jax.numpy as jnp
@@ -23,6 +25,8 @@ from jax import lax
 
 from unimarg.network import Floats, Network
 from unimarg.triangulation import eliminate, moral_graph
+
+TINY = 1e-35  # below every message of evidence that is possible, above float32's smallest
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,26 +60,33 @@ class Teacher:
         for i, table in enumerate(self.tables):
             scope = tuple(sorted((*self.net.parents[i], i), key=when.__getitem__))
             waiting[scope[0]].append((scope, jnp.asarray(table, jnp.float32)[..., None]))
-        total = jnp.zeros(likelihoods[0].shape[-1])
+        samples = likelihoods[0].shape[-1]
+        total = jnp.zeros(samples)
         for v, clique in self.cliques.items():
-            product = _aligned(likelihoods[v], (v,), clique)
-            for scope, factor in waiting[v]:
-                product = product * _aligned(factor, scope, clique)
-            message = product.sum(axis=0)
-            scale = lax.stop_gradient(jnp.maximum(message.max(axis=tuple(range(message.ndim - 1))), 1e-35))
+            cards = [int(self.net.cards[u]) for u in clique]
+            product = jnp.ones((math.prod(cards), samples))
+            for scope, factor in [*waiting.pop(v), ((v,), likelihoods[v])]:
+                product = _times(product, factor, [u in scope for u in clique], cards)
+            message = product.reshape(cards[0], -1, samples).sum(axis=0)
+            scale = lax.stop_gradient(jnp.maximum(message.max(axis=0), TINY))
             total = total + jnp.log(scale)
-            message = lax.optimization_barrier(message / scale)
+            message = message / scale
             if len(clique) > 1:
                 waiting[clique[1]].append((clique[1:], message))
             else:
-                total = total + jnp.log(jnp.maximum(message, 1e-35))
+                total = total + jnp.log(jnp.maximum(message[0], TINY))
         return total
 
 
-def _aligned(factor: jax.Array, scope: tuple[int, ...], clique: tuple[int, ...]) -> jax.Array:
-    """The factor with an axis of length 1 for every variable of the clique that it lacks; samples stay last."""
-    sizes = dict(zip(scope, factor.shape, strict=False))
-    return factor.reshape(*(sizes.get(v, 1) for v in clique), factor.shape[-1])
+def _times(product: jax.Array, factor: jax.Array, present: list[bool], cards: list[int]) -> jax.Array:
+    """``product [entries of the clique, samples]`` times a factor that has only the axes ``present``.
+
+    Neighbouring axes that the factor has, or lacks, are taken as one: few and long axes are what compilers like.
+    """
+    runs = [(has, math.prod(card for _, card in run)) for has, run in groupby(zip(present, cards, strict=True), key=itemgetter(0))]
+    wide = product.reshape(*(size for _, size in runs), product.shape[-1])
+    narrow = factor.reshape(*(size if has else 1 for has, size in runs), factor.shape[-1])
+    return (wide * narrow).reshape(product.shape)
 
 
 def make_teacher(net: Network, limit: float) -> Teacher | None:

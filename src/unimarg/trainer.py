@@ -29,11 +29,13 @@ from unimarg.masking import Mask
 from unimarg.network import Floats, Network
 from unimarg.presets import Recipe, recipe
 from unimarg.ragged import Ragged
+from unimarg.teacher import Teacher, make_teacher
 from unimarg.training import Given, Plan, State, initial_state, run_steps
 
 MAX_STEPS = 2**31 - 1
 PRIOR_SAMPLES = 1 << 20
 CHECKPOINT_SECONDS = 60.0
+TEACHER_ENTRIES, TEACHER_ENTRIES_ACCELERATED = 1 << 14, 1 << 20  # exact labels cost about as much as the network then
 CALL_SECONDS = 0.5  # what a call should take: short enough for progress and Ctrl-C
 
 
@@ -117,7 +119,7 @@ class _Run:
         self.compiled = compile_network(net)
         self.ragged = Ragged(tuple(net.cards.tolist()))
         half = jax.default_backend() != "cpu"
-        self.plan = Plan(self.compiled.layout, self.ragged, made, self._steps_per_call(half), half)
+        self.plan = Plan(self.compiled.layout, self.ragged, made, self._steps_per_call(half), half, self._teacher(half))
         self.priors = estimate_priors(net, seed)
         self.loss: float | None = None
 
@@ -129,6 +131,15 @@ class _Run:
         seconds = 6 * weights * self.recipe.batch / (2e14 if accelerated else 1e11)
         most = min(CALL_SECONDS / seconds, self.compiled.chunk / self.recipe.batch, self.limits.steps or math.inf)
         return 1 << max(0, math.floor(math.log2(max(most, 1))))
+
+    def _teacher(self, accelerated: bool) -> Teacher | None:
+        if self.recipe.labels == "sample":
+            return None
+        limit = TEACHER_ENTRIES_ACCELERATED if accelerated else TEACHER_ENTRIES
+        teacher = make_teacher(self.net, limit)
+        if teacher is None and self.recipe.labels == "exact":
+            raise UsageError(f"exact labels need cliques of at most {limit} entries together, and this network has more; use labels='auto'")
+        return teacher
 
     def go(self, resume: bool) -> Marginalizer:
         given = Given(self.compiled.arrays, key_from_seed(self.seed), *prior_slots(self.priors, self.ragged), jnp.int32(0))

@@ -23,10 +23,11 @@ from jax import lax
 
 from unimarg.compiled import draw_states, log_conditionals_of
 from unimarg.counter import Key, threefry, words
-from unimarg.encoding import encode, one_hot, slot_flags
+from unimarg.encoding import encode, one_hot
 from unimarg.layout import Arrays, Layout
 from unimarg.presets import Recipe
-from unimarg.ragged import Ragged, take_rows
+from unimarg.ragged import Parts, Ragged, take_rows
+from unimarg.teacher import Teacher
 from unimarg.trunk import Trunk
 
 MASKS, CHANNELS, DROPOUT, WEIGHTS = range(1, 5)  # streams of random numbers beside the samples' own
@@ -41,6 +42,7 @@ class Plan:
     recipe: Recipe
     steps_per_call: int
     half: bool  # bfloat16 products
+    teacher: Teacher | None = None  # exact labels; else the samples themselves
 
     @property
     def samples_per_call(self) -> int:
@@ -123,51 +125,63 @@ def loss(trunk: Trunk, plan: Plan, given: Given, states: jax.Array, observed: ja
     """Mean over samples and counted nodes of the negative log probability, summed over the heads."""
     ragged, recipe = plan.ragged, plan.recipe
     labels, known = ragged.rows(states), ragged.rows(observed)
-    values = one_hot(labels, ragged)
-    certain = known
+    drawn = one_hot(labels, ragged)
+    values, certain = drawn, known
     if recipe.virtual:
-        values, certain = through_channels(stream(given.key, CHANNELS), recipe.virtual, known, values, ragged, samples)
+        values, certain = through_channels(stream(given.key, CHANNELS), recipe.virtual, known, drawn, ragged, samples)
     key = None
     if recipe.architecture.dropout:
         data = jnp.stack(threefry(stream(given.key, DROPOUT), samples[0], jnp.uint32(0)))
         key = jax.random.wrap_key_data(data, impl="threefry2x32")
-    x = encode(recipe.encoding, known, values, ragged, given.priors)
-    logits = trunk(x, given.prior_logits, plan.half, key)
+    logits = trunk(encode(recipe.encoding, known, values, ragged, given.priors), given.prior_logits, plan.half, key)
     counted = jnp.ones_like(certain) if recipe.observed_loss else ~certain
-    total = _cross_entropy(ragged.log_softmax(logits["marginal"]), labels, counted)
+    target = drawn if plan.teacher is None else exact_labels(plan.teacher, ragged, known, values)
+    total = _cross_entropy(ragged.log_softmax(logits["marginal"]), target, counted, ragged)
     if "message" in logits:
-        total = total + _cross_entropy(message_log_q(plan, given, logits["message"], states), labels, ~certain)
+        total = total + _cross_entropy(message_log_q(plan, given, logits["message"], states), drawn, ~certain, ragged)
     return total
 
 
-def _cross_entropy(log_p: list[jax.Array], labels: jax.Array, counted: jax.Array) -> jax.Array:
-    """Mean over counted (sample, node) pairs, the groups of ``ragged`` side by side."""
-    total, at = jnp.float32(0), 0
-    for part in log_p:
-        n, k = part.shape[-2:]
-        chosen = (labels[:, at : at + n, None] == jnp.arange(k, dtype=labels.dtype)) & counted[:, at : at + n, None]
-        total = total - jnp.where(chosen, part, 0).sum()
-        at += n
+def _cross_entropy(log_p: Parts, labels: Parts, counted: jax.Array, ragged: Ragged) -> jax.Array:
+    """Mean over the counted (sample, node) pairs."""
+    total = jnp.float32(0)
+    for part, label, count in zip(log_p, labels, ragged.nodes(counted), strict=True):
+        # where, not a product: a state that cannot be has label 0 and log probability -inf
+        total = total - jnp.where((label > 0) & count[..., None], label * part, 0).sum()
     return total / jnp.maximum(counted.sum(), 1)
 
 
-def message_log_q(plan: Plan, given: Given, messages: jax.Array, states: jax.Array) -> list[jax.Array]:
+def exact_labels(teacher: Teacher, ragged: Ragged, known: jax.Array, values: Parts) -> Parts:
+    """P(X_i = k | e) for every node, ``[samples, nodes, K]`` for each group."""
+    likelihoods = [
+        jnp.where(flag[:, j], value[:, j].T, 1.0)
+        for flag, value in zip(ragged.nodes(known), values, strict=True)
+        for j in range(value.shape[1])
+    ]
+    marginals = teacher.marginals([likelihoods[p] for p in ragged.place])
+    out, at = [], 0
+    for _, n in ragged.groups:
+        out.append(jnp.moveaxis(jnp.stack([marginals[i] for i in ragged.order[at : at + n]]), -1, 0))
+        at += n
+    return lax.stop_gradient(lax.optimization_barrier(out))
+
+
+def message_log_q(plan: Plan, given: Given, messages: jax.Array, states: jax.Array) -> Parts:
     """log q_i(k | pa_i, e), ``[samples, nodes, K]`` for each group, with the samples' own parents."""
     log_p = log_conditionals_of(plan.layout, given.arrays, states)  # [nodes, card, samples]
     out, at = [], 0
-    for part in plan.ragged.split(messages):
-        n, k = part.shape[-2], part.shape[-1] + 1
+    for part in plan.ragged.with_reference(messages):
+        n, k = part.shape[-2:]
         nodes = jnp.asarray(plan.ragged.order[at : at + n])
         table = jnp.moveaxis(take_rows(log_p, nodes)[:, :k], -1, 0)
-        full = jnp.concatenate([jnp.zeros((*part.shape[:-1], 1)), part], axis=-1)
-        out.append(jax.nn.log_softmax(table + full, axis=-1))
+        out.append(jax.nn.log_softmax(table + part, axis=-1))
         at += n
     return out
 
 
 def through_channels(
-    key: Key, share: float, known: jax.Array, values: jax.Array, ragged: Ragged, samples: jax.Array
-) -> tuple[jax.Array, jax.Array]:
+    key: Key, share: float, known: jax.Array, values: Parts, ragged: Ragged, samples: jax.Array
+) -> tuple[Parts, jax.Array]:
     """Some of the known nodes seen through a random channel: their likelihoods, and which stay certain.
 
     The channel splits the states at random in two and reports the half that holds the state, wrongly with
@@ -175,22 +189,17 @@ def through_channels(
     """
     nodes = jnp.arange(known.shape[-1], dtype=jnp.uint32)
     high, low = words(key, samples, nodes)
-    chosen, flip = _fraction(high).T, _fraction(low).T
+    uncertain = known & (share > _fraction(high).T)
     noise = _fraction(words(key, samples, nodes.size + nodes)[0]).T
-    uncertain = known & (chosen < share)
-    halves = (words(key, samples, 2 * nodes.size + jnp.arange(ragged.slots, dtype=jnp.uint32))[0] >> np.uint32(31)).T
-    parts, at = [], 0
-    for half, value in zip(ragged.split(halves), ragged.split(values), strict=True):
-        n = half.shape[-2]
-        own = (half * value).sum(axis=-1, keepdims=True).astype(jnp.uint32)  # the first state is in half 0
-        wrong = (flip < noise / 2)[:, at : at + n, None]
-        report = jnp.where(wrong, 1 - own, own)
-        e = noise[:, at : at + n, None]
-        likelihood = jnp.where(half == report, 1 - e / 2, e / 2)
-        first = jnp.where(report == 0, 1 - e / 2, e / 2)
-        parts.append(likelihood / (first + likelihood.sum(axis=-1, keepdims=True)))
-        at += n
-    seen = jnp.where(slot_flags(uncertain, ragged), ragged.join(parts), values)
+    wrong = noise / 2 > _fraction(low).T
+    halves = words(key, samples, 2 * nodes.size + nodes)[0].T  # bit k: the half that state k is in
+    seen = []
+    for value, unsure, e, flip, bits in zip(values, *(ragged.nodes(a) for a in (uncertain, noise, wrong, halves)), strict=True):
+        half = (bits[..., None] >> (jnp.arange(value.shape[-1], dtype=jnp.uint32) % 32)) & 1
+        own = (half * value.astype(jnp.uint32)).sum(axis=-1)
+        report = jnp.where(flip, 1 - own, own)[..., None]
+        likelihood = jnp.where(half == report, 1 - e[..., None] / 2, e[..., None] / 2)
+        seen.append(jnp.where(unsure[..., None], likelihood / likelihood.sum(axis=-1, keepdims=True), value))
     return seen, known & ~uncertain
 
 
