@@ -138,7 +138,8 @@ def loss(trunk: Trunk, plan: Plan, given: Given, states: jax.Array, observed: ja
     target = drawn if plan.teacher is None else exact_labels(plan.teacher, ragged, known, values)
     total = _cross_entropy(ragged.log_softmax(logits["marginal"]), target, counted, ragged)
     if "message" in logits:
-        total = total + _cross_entropy(message_log_q(plan, given, logits["message"], states), drawn, ~certain, ragged)
+        messages = message_log_q(plan, given, logits["message"], states)
+        total = total + recipe.message_weight * _cross_entropy(messages, drawn, ~certain, ragged)
     return total
 
 
