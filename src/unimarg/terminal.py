@@ -32,12 +32,15 @@ def columns(rows: Iterable[tuple[str, str]]) -> Grid:
 
 def bars(post: Posterior, names: Iterable[str]) -> Grid:
     """A bar for every state of the variables named."""
+    block, sliver = ("█", "▏") if (sys.stdout.encoding or "").lower().startswith("utf") else ("#", ".")
     grid = Grid(box=None, pad_edge=False)
-    for heading, justify in (("variable", "left"), ("state", "left"), ("probability", "right"), ("", "left")):
-        grid.add_column(heading, justify=justify, no_wrap=bool(heading))
+    grid.add_column("variable", no_wrap=True)
+    grid.add_column("state", no_wrap=True)
+    grid.add_column("probability", no_wrap=True, justify="right")
+    grid.add_column("")
     for name in names:
         for k, (state, p) in enumerate(post[name].items()):
-            bar = "█" * round(WIDTH * p) or ("▏" if p > 0 else "")
+            bar = block * round(WIDTH * p) or (sliver if p > 0 else "")
             grid.add_row(plain(name if k == 0 else ""), plain(state), f"{p:.4f}", Text(bar, "cyan"))
     return grid
 
