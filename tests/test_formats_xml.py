@@ -256,6 +256,13 @@ def test_xmlbif_round_trip_is_identical(net: Network):
     assert xmlbif.read(xmlbif.write(net).encode(), "x") == net
 
 
+def test_half_a_character_is_no_name():
+    """JSON can hold what no file and no terminal can."""
+    text = xdsl.write(Network([Variable("my name")], {}, {"my name": [0.5, 0.5]}))
+    with pytest.raises(FormatError, match=r"x:8: .*half a character"):
+        xdsl.read(text.replace("my name&quot;}", "\\ud800&quot;}").encode(), "x")
+
+
 def test_control_characters():
     net = Network([Variable("a\x01")], {}, {"a\x01": [0.5, 0.5]})
     assert xdsl.read(xdsl.write(net).encode(), "x") == net  # in JSON, so they survive

@@ -91,7 +91,10 @@ def _renamed(element: Element, key: str, ids: list[str], path: str) -> list[str]
         names = None
     if not isinstance(names, dict) or not all(isinstance(n, str) for n in names.values()):
         raise FormatError(f"the property {key!r} must be a JSON object of names by id", path, found.line)
-    return [names.get(i, i) for i in ids]
+    renamed = [names.get(i, i) for i in ids]
+    if any("\ud800" <= c <= "\udfff" for name in renamed for c in name):
+        raise FormatError(f"the property {key!r} holds half a character, which is no text", path, found.line)
+    return renamed
 
 
 def _mechanism(element: Element, raw: Raw, parent_cards: list[int], path: str) -> Listed:
