@@ -181,7 +181,7 @@ def _child_axes(words: _Words, scopes: list[list[int]], starts: list[int], n: in
 
 def _factor(words: _Words, f: int, cards: list[int]) -> Floats:
     claimed = words.integer(f"the table size of factor {f}", 10**15)
-    if claimed != size_of(cards, len(words.words)):
+    if claimed != size_of(cards, claimed):
         raise words.error(f"the table of factor {f} has {claimed} entries; its variables need another count")
     return words.numbers(claimed, f"the table of factor {f}").reshape(cards)
 
