@@ -136,7 +136,7 @@ def networks(draw) -> Network:
     return Network(variables, parents, tables)
 
 
-@pytest.mark.parametrize("form", [f for f in KEEPS_NAMES if f in ("bif", "net")])
+@pytest.mark.parametrize("form", KEEPS_NAMES)
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(net=networks())
 def test_random_networks_round_trip(form, net):
