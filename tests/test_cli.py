@@ -1,8 +1,10 @@
 import csv
 import json
 import os
+import signal
 import subprocess
 import sys
+import time
 
 import numpy as np
 import pytest
@@ -88,6 +90,9 @@ def test_sample_to_standard_output_by_index(capfdbinary):
         (["info", "nothing.bif"], "nothing.bif: cannot be read"),
         (["info", "asja"], "did you mean 'asia'"),
         (["info", "asia.txt"], "unknown suffix"),
+        (["info", "."], "is a folder"),
+        (["info", ""], "neither a file nor an example ''"),
+        (["query", "asia", "-e", "dysp=YES"], "did you mean 'yes'"),
         (["query", "asia", "-e", "dysp=yes", "-e", "dysp=no"], "two findings on 'dysp'"),
         (["query", "asia", "--memory", "nan"], "memory"),
         (["query", "asia", "--case", "."], "directory"),
@@ -134,6 +139,48 @@ def test_names_are_shown_as_they_are(tmp_path, encoding):
         )
         wanted = ["[bold]net", "[/g] (1)"] if verb == "info" else ["[red]", ":smile:", "[x]", "a_long_name" * 20]
         assert all(name in out for name in wanted)
+
+
+def test_a_warning_is_one_sentence(capsys, tmp_path):
+    block = "variable {0} {{ type discrete [2] {{ x, y }}; }}\n"
+    path = tmp_path / "a.bif"
+    path.write_text("".join(block.format(f"v{i}") + f"probability ( v{i} ) {{ table 0.1, 0.9; }}\n" for i in range(9)) + block.format("z"))
+    code, out, err = run(capsys, "info", str(path))
+    assert (code, err) == (0, f"unimarg: note: {path}: 'z' has no probability block and no arc; taken as uniform\n")
+    assert "groups" not in out
+
+
+def test_evidence_on_every_variable_shows_them(capsys):
+    findings = [word for n in um.example("asia").names for word in ("-e", f"{n}=no")]
+    code, out, _ = run(capsys, "query", "asia", *findings)
+    assert code == 0
+    assert "dysp" in out
+
+
+@pytest.mark.parametrize("output", [True, False])
+def test_interrupted_sampling_leaves_nothing_behind(tmp_path, output):
+    target = tmp_path / "x.csv"
+    command = [sys.executable, "-c", "from unimarg.cli import main; main()", "sample", "asia", "-n", "1000000000"]
+    with subprocess.Popen(command + ["-o", str(target)] * output, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        if output:
+            while not list(tmp_path.iterdir()):
+                time.sleep(0.05)
+        else:
+            process.stdout.read(10_000)
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=30)
+    assert process.returncode not in (0, 2)
+    assert b"Traceback" not in err
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_reader_that_goes_away(tmp_path):
+    command = [sys.executable, "-c", "from unimarg.cli import main; main()", "sample", "asia", "-n", "1000000000"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        process.stdout.read(100)
+        process.stdout.close()
+        assert process.wait(timeout=30) == 1
+        assert process.stderr.read() == b""
 
 
 def test_bad_case_file(capsys, tmp_path):

@@ -8,6 +8,7 @@ from __future__ import annotations
 import io
 import json
 import sys
+import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -35,7 +36,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # a name that the terminal cannot show is no reason to fail
     try:
-        app(arguments)
+        with warnings.catch_warnings():
+            warnings.simplefilter("default", UserWarning)
+            warnings.showwarning = _warn
+            app(arguments)
     except UnimargError as e:
         _fail(str(e))
     except BrokenPipeError:
@@ -43,6 +47,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
         sys.exit(1)
     except OSError as e:
         _fail(f"{e.filename}: {e.strerror}" if e.filename else str(e))
+
+
+def _warn(message: Warning | str, *_: object, **__: object) -> None:
+    print(f"unimarg: note: {message}", file=sys.stderr)
 
 
 def _fail(message: str) -> None:
@@ -67,7 +75,7 @@ def info(network: NetworkArgument, as_json: JsonOption = False) -> None:
         return print(json.dumps(facts, indent=2))
     from unimarg import terminal
 
-    terminal.console().print(terminal.columns((name.replace("_", " "), _fact(value)) for name, value in facts.items()))
+    terminal.console().print(terminal.columns((name.replace("_", " "), _fact(value)) for name, value in facts.items() if value != {}))
     return None
 
 
@@ -187,7 +195,12 @@ def query(
     network: NetworkArgument,
     evidence: Annotated[
         list[str] | None,
-        typer.Option("-e", "--evidence", metavar="NAME=STATE", help="A finding, or a likelihood as NAME=yes:0.9,no:0.2. May be repeated."),
+        typer.Option(
+            "-e",
+            "--evidence",
+            metavar="NAME=STATE",
+            help="A finding, or a likelihood: NAME=yes:0.9,no:0.2 (0 if left out). Repeatable.",
+        ),
     ] = None,
     case: Annotated[Path | None, typer.Option("--case", help="A JSON file with evidence as an object.")] = None,
     target: Annotated[list[str] | None, typer.Option("-t", "--target", help="A variable to report; all if not given.")] = None,
@@ -255,7 +268,7 @@ def _show(post: Posterior, hidden: set[str]) -> None:
     from unimarg import terminal
 
     console = terminal.console()
-    console.print(terminal.bars(post, [name for name in post if name not in hidden]))
+    console.print(terminal.bars(post, [name for name in post if name not in hidden] or list(post)))
     console.print(f"[dim]{post.method}, log P(evidence) = {post.log_evidence:.6g}, {post.seconds * 1000:.0f} ms[/dim]")
 
 
@@ -273,6 +286,8 @@ def _network(source: str) -> Network:
 
     if source in example_names() and not Path(source).exists():
         return example(source)
-    if not Path(source).suffix and not Path(source).exists():
+    if source and Path(source).is_dir():
+        raise UsageError(f"{source} is a folder, not a network file")
+    if not source or not (Path(source).suffix or Path(source).exists()):
         raise UsageError(f"there is neither a file nor an example {source!r}; {closest(source, example_names())}")
     return load(source)

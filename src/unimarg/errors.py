@@ -82,15 +82,18 @@ def closest(name: object, allowed: Iterable[str], limit: int = 8) -> str:
 
     >>> closest("smok", ["smoke", "lung"])
     "did you mean 'smoke'?"
+    >>> closest("LUNG", ["smoke", "lung"])
+    "did you mean 'lung'?"
     """
     allowed = list(allowed)
     name = str(name)
     # comparing two names takes as long as the product of their lengths: a hostile file's endless ones get no search
     reach = EFFORT // max(len(name), 1)
     lengths = accumulate(len(a) for a in allowed)
-    match = difflib.get_close_matches(name, [a for a, total in zip(allowed, lengths, strict=True) if total <= reach], n=1, cutoff=0.6)
+    by_lower = {a.lower(): a for a, total in zip(allowed, lengths, strict=True) if total <= reach}
+    match = difflib.get_close_matches(name.lower(), by_lower, n=1, cutoff=0.6)
     if match:
-        return f"did you mean {match[0]!r}?"
+        return f"did you mean {by_lower[match[0]]!r}?"
     shown = ", ".join(repr(a[:100]) for a in allowed[:limit])
     return f"allowed: {shown}" + (f" and {len(allowed) - limit} more" if len(allowed) > limit else "")
 
