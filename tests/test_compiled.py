@@ -87,6 +87,22 @@ def test_a_noisy_max_without_parents():
     assert not x[:, 1].any()
 
 
+@pytest.mark.parametrize(("parent", "child"), [(9, 3), (300, 4), (40, 30)])
+def test_a_noisy_max_of_many_states_compiles_and_is_right(parent, child):
+    rng = np.random.default_rng(parent)
+    rows = rng.dirichlet(np.ones(child), parent)
+    rows[0] = np.eye(child)[0]
+    variables = [Variable(name, tuple(map(str, range(n)))) for name, n in (("a", parent), ("b", child))]
+    prior = rng.dirichlet(np.ones(parent))
+    net = Network(variables, {"b": ["a"]}, {"a": prior, "b": NoisyMax(rng.dirichlet(np.ones(child)), [rows])})
+    start = time.perf_counter()
+    x = sample(net, 200_000, seed=3)
+    assert time.perf_counter() - start < 20
+    joint = prior[:, None] * net.mechanisms[1].expand()
+    counts = np.bincount(x[:, 0].astype(int) * child + x[:, 1], minlength=joint.size)
+    assert chi_square_p(counts, 200_000 * joint.ravel()) > 1e-4
+
+
 def test_165_parents():
     rng = np.random.default_rng(0)
     names = [f"d{i}" for i in range(165)]
