@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from unimarg.errors import FormatError
-from unimarg.formats import SUFFIXES, files, load, save
+from unimarg.formats import SUFFIXES, bif, files, load, save
 from unimarg.network import Network, NoisyMax, NoisyOr, Table, Variable
 
 # formats are added as modules; those that exist are held to the contract
@@ -236,6 +236,20 @@ def test_a_named_pipe_does_not_hang(tmp_path):
     os.mkfifo(tmp_path / "pipe.bif")
     with pytest.raises(FormatError, match="not a regular file"):
         load(tmp_path / "pipe.bif")
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named pipes")
+def test_a_pipe_is_written_to_and_not_replaced(tmp_path):
+    """As is a device: a superuser who wrote to /dev/null must still have one."""
+    path = tmp_path / "pipe.bif"
+    os.mkfifo(path)
+    with pytest.raises(FormatError, match="cannot be written"):  # nobody reads
+        save(three_nodes(), path)
+    handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    save(three_nodes(), path)
+    assert bif.read(os.read(handle, 2**16), "pipe") == three_nodes()
+    os.close(handle)
+    assert stat.S_ISFIFO(path.stat().st_mode)
 
 
 @pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="root may read anything")
