@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from enumeration import as_given, enumerate_all, random_evidence, seeds
+from networks import as_given, enumerate_all, random_evidence, seeds
 from unimarg.bn2o import programme
 from unimarg.errors import ImpossibleEvidenceError
 from unimarg.evidence import Evidence, parse_evidence

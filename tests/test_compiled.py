@@ -24,7 +24,7 @@ def chi_square_p(counts: np.ndarray, expected: np.ndarray) -> float:
 
 @pytest.mark.parametrize("seed", range(4))
 def test_joint_frequencies_are_right(seed):
-    net = random_network(seed, nodes=6, max_card=4, zeros=0.2)
+    net = random_network(seed, 6, zeros=0.2)
     n = 400_000
     x = sample(net, n, seed=seed + 100)
     counts = np.bincount(np.ravel_multi_index(x.astype(np.int64).T, net.cards), minlength=int(net.cards.prod()))
@@ -39,7 +39,7 @@ def test_a_wrong_network_fails_the_frequency_test():
 
 @pytest.mark.parametrize(("seed", "width"), [(0, 1), (1, 1), (2, 4)])
 def test_log_conditionals_equal_the_float64_reference(seed, width):
-    net = random_network(seed, nodes=30, max_parents=4, max_card=5)
+    net = random_network(seed, 30, max_parents=4)
     compiled = compile_network(net, width)
     x = np.random.default_rng(seed).integers(0, net.cards, size=(64, len(net)))
     got = np.asarray(log_conditionals(compiled, x.T))
@@ -51,7 +51,7 @@ def test_log_conditionals_equal_the_float64_reference(seed, width):
 
 
 def test_wide_blocks_draw_the_same_samples():
-    net = random_network(3, nodes=40, max_parents=2, max_card=3)
+    net = random_network(3, 40, max_parents=2)
     one, wide = (np.asarray(draw(compile_network(net, w), key_from_seed(5), 2048)) for w in (1, 4))
     assert (one == wide).all()
 
@@ -77,6 +77,32 @@ def test_certain_and_impossible_never_fail():
     assert (x == [1, 1, 1]).all()
 
 
+def test_a_noisy_max_without_parents():
+    """All of its kind lack parents, and one state only is drawn too."""
+    net = Network(
+        [Variable("a", ("x", "y", "z")), Variable("b", ("only",))], {}, {"a": NoisyMax([0.2, 0.3, 0.5], []), "b": NoisyMax([1], [])}
+    )
+    x = sample(net, 100_000, seed=1)
+    assert chi_square_p(np.bincount(x[:, 0]), 100_000 * np.array([0.2, 0.3, 0.5])) > 1e-4
+    assert not x[:, 1].any()
+
+
+@pytest.mark.parametrize(("parent", "child"), [(9, 3), (300, 4), (40, 30)])
+def test_a_noisy_max_of_many_states_compiles_and_is_right(parent, child):
+    rng = np.random.default_rng(parent)
+    rows = rng.dirichlet(np.ones(child), parent)
+    rows[0] = np.eye(child)[0]
+    variables = [Variable(name, tuple(map(str, range(n)))) for name, n in (("a", parent), ("b", child))]
+    prior = rng.dirichlet(np.ones(parent))
+    net = Network(variables, {"b": ["a"]}, {"a": prior, "b": NoisyMax(rng.dirichlet(np.ones(child)), [rows])})
+    start = time.perf_counter()
+    x = sample(net, 200_000, seed=3)
+    assert time.perf_counter() - start < 20
+    joint = prior[:, None] * net.mechanisms[1].expand()
+    counts = np.bincount(x[:, 0].astype(int) * child + x[:, 1], minlength=joint.size)
+    assert chi_square_p(counts, 200_000 * joint.ravel()) > 1e-4
+
+
 def test_165_parents():
     rng = np.random.default_rng(0)
     names = [f"d{i}" for i in range(165)]
@@ -94,7 +120,7 @@ def test_165_parents():
 
 
 def test_same_seed_same_samples_for_any_chunk_size():
-    net = random_network(8, nodes=25, max_parents=2, max_card=3)
+    net = random_network(8, 25, max_parents=2)
     whole = sample(net, 10_000, seed=9)
     assert whole.shape == (10_000, 25)
     for chunk in (64, 1000, 4096, 1 << 20):
@@ -104,7 +130,7 @@ def test_same_seed_same_samples_for_any_chunk_size():
 
 
 def test_samples_beyond_32_bits_differ():
-    compiled = compile_network(random_network(1, nodes=10))
+    compiled = compile_network(random_network(1, 10))
     key = key_from_seed(0)
     low, high = (np.asarray(draw(compiled, key, 1024, first)) for first in (0, 1 << 32))
     assert (low != high).any()
@@ -116,7 +142,7 @@ def test_deep_and_large_networks_compile_in_seconds():
         {f"n{i}": [f"n{i - 1}"] for i in range(1, 1000)},
         {f"n{i}": [[0.9, 0.1], [0.2, 0.8]] if i else [0.5, 0.5] for i in range(1000)},
     )
-    large = random_network(0, nodes=10_000, max_parents=4)
+    large = random_network(0, 10_000, max_parents=4)
     for net in (chain, large):
         start = time.perf_counter()
         x = sample(net, 2_000, seed=1)
@@ -128,7 +154,7 @@ def test_deep_and_large_networks_compile_in_seconds():
 
 
 def test_chunks_are_bounded_and_add_up():
-    net = random_network(2, nodes=12)
+    net = random_network(2, 12)
     pieces = list(sample_chunks(net, 5_000, seed=3, chunk=1024))
     assert [len(p) for p in pieces] == [1024] * 4 + [904]
     assert (np.concatenate(pieces) == sample(net, 5_000, seed=3)).all()

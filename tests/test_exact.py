@@ -1,13 +1,14 @@
 """Exact inference against enumeration, and what it does with bad, impossible and too large queries."""
 
 import time
+import tracemalloc
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from enumeration import as_given, enumerate_all, random_evidence, random_network, seeds
+from networks import as_given, enumerate_all, random_evidence, random_network, seeds
 from unimarg.errors import EvidenceError, ImpossibleEvidenceError, TooExpensiveError, UsageError
 from unimarg.evidence import parse_evidence
 from unimarg.exact import _one_by_one, exact, solve
@@ -22,7 +23,7 @@ GIB = 2**30
 @given(seeds, st.integers(1, 12), st.sampled_from([0.0, 0.5, 1.0]), st.sampled_from([0.0, 0.3]), st.sampled_from([0.0, 0.2, 0.5]))
 def test_equals_enumeration(seed, size, noisy, zeros, observed):
     rng = np.random.default_rng(seed)
-    net = random_network(rng, size, noisy, zeros)
+    net = random_network(rng, size, noisy=noisy, zeros=zeros, max_parents=4, most=60_000)
     evidence = random_evidence(rng, net, observed, 0.2)
     log_p, marginals = enumerate_all(net, evidence)
     if log_p == -np.inf:
@@ -40,7 +41,7 @@ def test_equals_enumeration(seed, size, noisy, zeros, observed):
 def test_junction_tree_of_chains_with_given_cliques(seed, zeros):
     """The paths that only large components take: every noisy-max a chain, and cliques of our own."""
     rng = np.random.default_rng(seed)
-    net = random_network(rng, 9, 0.8, zeros)
+    net = random_network(rng, 9, noisy=0.8, zeros=zeros, max_parents=4, most=60_000)
     evidence = random_evidence(rng, net, 0.3, 0.1)
     log_p, marginals = enumerate_all(net, evidence)
     if log_p == -np.inf:
@@ -65,7 +66,7 @@ def test_junction_tree_of_chains_with_given_cliques(seed, zeros):
 @given(seeds)
 def test_a_subset_of_targets_is_the_same_numbers(seed):
     rng = np.random.default_rng(seed)
-    net = random_network(rng, 8, 0.5, 0.0)
+    net = random_network(rng, 8, noisy=0.5, zeros=0.0, max_parents=4, most=60_000)
     evidence = as_given(net, random_evidence(rng, net, 0.3, 0.1))
     everything = exact(net, evidence)
     subset = [net.names[i] for i in rng.permutation(8)[:3]]
@@ -218,7 +219,7 @@ def test_a_noisy_or_of_165_parents(state):
 @given(seeds, st.sampled_from([0.0, 0.3]))
 def test_target_by_target_is_the_same(seed, zeros):
     rng = np.random.default_rng(seed)
-    net = random_network(rng, 9, 0.6, zeros)
+    net = random_network(rng, 9, noisy=0.6, zeros=zeros, max_parents=4, most=60_000)
     evidence = random_evidence(rng, net, 0.2, 0.1)
     log_p, marginals = enumerate_all(net, evidence)
     if log_p == -np.inf:
@@ -248,3 +249,41 @@ def test_many_targets_do_not_make_a_small_query_large():
     answer = exact(net, evidence, memory=2**28)
     for name in ("s7", "d5", "r3"):
         assert answer[name]["yes"] == pytest.approx(exact(net, evidence, [name])[name]["yes"], abs=1e-11)
+
+
+def test_a_certain_variable_of_many_states_needs_no_square_matrix():
+    n = 30_000
+    net = Network(
+        [Variable("a", tuple(map(str, range(n)))), Variable("b")], {"b": ["a"]}, {"a": np.eye(1, n)[0], "b": np.full((n, 2), 0.5)}
+    )
+    tracemalloc.start()
+    try:
+        assert exact(net, {"b": "yes"}, ["a"])["a"]["0"] == 1.0
+        assert tracemalloc.get_traced_memory()[1] < 50e6
+    finally:
+        tracemalloc.stop()
+
+
+def test_an_observed_table_larger_than_any_noisy_max_is_expanded_to():
+    parents = [f"p{i}" for i in range(22)]
+    table = np.full((2,) * 23, 0.5)
+    net = Network([Variable(v) for v in [*parents, "x"]], {"x": parents}, {p: [0.5, 0.5] for p in parents} | {"x": table})
+    assert exact(net, {"x": "yes"}, ["p0"])["p0"]["yes"] == pytest.approx(0.5)
+
+
+@pytest.mark.parametrize("memory", [0, -1, float("nan")])
+def test_a_budget_must_be_positive(memory):
+    with pytest.raises(UsageError, match="memory must be a positive number"):
+        exact(two_nodes(), memory=memory)
+
+
+def test_targets_must_be_a_list():
+    with pytest.raises(UsageError, match="not the string 'rain'"):
+        exact(two_nodes(), targets="rain")
+
+
+def test_an_answer_is_a_mapping():
+    answer = exact(two_nodes(), {}, ["rain"])
+    assert ("rain" in answer, "wet" in answer, answer.get("wet"), answer.get("rain")) == (True, False, None, {"no": 0.8, "yes": 0.2})
+    with pytest.raises(UsageError, match="'wet' is not among the targets"):
+        answer["wet"]

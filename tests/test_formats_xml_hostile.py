@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import random
-import re
 import resource
 import time
 
@@ -78,8 +76,8 @@ BAD_XMLBIF = [
     (("0.7 0.2 0.1", "0.7 1_0 0.1"), "'1_0'", 18),
     (("0.7 0.2 0.1", "1.7 -0.8 0.1"), "negative", 18),
     (("0.7 0.2 0.1", "1e999 0 0"), "too large", 18),
-    (("0.7 0.2 0.1", "0.7 ٠ 0.3"), "no number", 18),
-    (("0.7 0.2 0.1", "0.7-- 0.2 0.1"), "no number", 18),
+    (("0.7 0.2 0.1", "0.7 ٠ 0.3"), "a number, not", 18),
+    (("0.7 0.2 0.1", "0.7-- 0.2 0.1"), "a number, not", 18),
     (("<GIVEN>sprinkler", "<GIVEN>sprinkle"), "did you mean 'sprinkler'", 19),
     (("<GIVEN>sprinkler", "<GIVEN>rain"), "twice", 19),
     (("<FOR>sprinkler", "<FOR>wind"), "'wind', which is no variable", 30),
@@ -190,71 +188,3 @@ def test_truncated_anywhere(module, text: str):
     for end in range(len(data.rstrip())):
         with pytest.raises(FormatError):
             module.read(data[:end], "x")
-
-
-def mutated(data: bytes, rng: random.Random) -> bytes:
-    """One to four random changes: of bytes, or of whole tags and numbers."""
-    for _ in range(rng.randint(1, 4)):
-        pieces = re.split(rb"(<[^>]*>|\s+)", data)
-        i, j = rng.randrange(len(pieces)), rng.randrange(len(pieces))
-        k = rng.randrange(len(data) + 1)
-        kind = rng.randrange(7)
-        if kind == 0:
-            data = data[:k] + bytes([rng.randrange(256)]) + data[k + 1 :]
-        elif kind == 1:
-            data = data[:k] + data[k + rng.randint(1, 30) :]
-        elif kind == 2:
-            data = data[:k] + rng.choice(ODD) + data[k:]
-        elif kind == 3:
-            pieces[i], pieces[j] = pieces[j], pieces[i]
-            data = b"".join(pieces)
-        elif kind == 4:
-            data = b"".join([*pieces[:i], pieces[j], *pieces[i:]])
-        elif kind == 5:
-            data = b"".join([*pieces[:i], *pieces[i + 1 :]])
-        else:
-            pieces[i] = rng.choice(ODD)
-            data = b"".join(pieces)
-        if not data:
-            return b""
-    return data
-
-
-ODD = [
-    b"nan",
-    b"-1",
-    b"1e999",
-    b"9" * 5000,
-    b"\0",
-    b"\xff\xfe",
-    b"&lt;",
-    b"&x;",
-    b"&#0;",
-    b"<!--",
-    b"<![CDATA[",
-    b"<!- x ->",
-    b"]]>",
-    b"<?xml?>",
-]
-ODD += [
-    b"<!DOCTYPE a [<!ENTITY b 'c'>]>",
-    b"",
-    b" ",
-    b"A B C",
-    b"0 1",
-    b'{"A": "B"}',
-    b'<property id="unimarg_name">{"A":"C"}</property>',
-    b"1 0 2",
-]
-
-
-@pytest.mark.parametrize(("module", "text"), [(xmlbif, XMLBIF), (xdsl, XDSL)])
-def test_mutated_input_is_read_or_refused(module, text: str):
-    rng = random.Random(0)
-    for _ in range(2000):
-        data = mutated(text.encode(), rng)
-        try:
-            net = module.read(data, "x")
-        except FormatError:
-            continue
-        assert module.read(module.write(net).encode(), "x") == net

@@ -10,21 +10,21 @@ import pytest
 
 from unimarg.errors import NetworkError, UsageError
 from unimarg.formats import xmlbif
-from unimarg.formats.interop import _import, from_pgmpy, from_pyagrum, to_pgmpy, to_pyagrum
+from unimarg.formats.interop import from_pgmpy, from_pyagrum, import_quietly, to_pgmpy, to_pyagrum
 from unimarg.network import Network, NoisyOr, Variable
 
 
 @pytest.fixture(scope="module")
 def gum() -> Any:
-    return _import("pyagrum", "pyagrum")
+    return import_quietly("pyagrum", "pyagrum")
 
 
 @pytest.fixture(scope="module")
 def pgmpy() -> Any:
-    _import("pgmpy.models", "pgmpy")
-    _import("pgmpy.factors.discrete", "pgmpy")
-    _import("pgmpy.readwrite", "pgmpy")
-    return _import("pgmpy", "pgmpy")
+    import_quietly("pgmpy.models", "pgmpy")
+    import_quietly("pgmpy.factors.discrete", "pgmpy")
+    import_quietly("pgmpy.readwrite", "pgmpy")
+    return import_quietly("pgmpy", "pgmpy")
 
 
 def network(seed: int = 0, names: tuple[str, ...] = ("a", "b", "c", "d")) -> Network:

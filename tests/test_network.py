@@ -23,7 +23,7 @@ def test_order_is_topological_and_otherwise_as_given():
     assert net.children == ((), (2,), (), ())
     assert net.levels.tolist() == [0, 0, 1, 0]
     given = random_network(0, 30)
-    assert given.names == tuple(f"n{i}" for i in range(30))
+    assert given.names == tuple(f"v{i}" for i in range(30))
 
 
 def test_counts():
@@ -136,5 +136,5 @@ def test_a_cycle_is_printed():
 
 
 def test_find_suggests():
-    with pytest.raises(UsageError, match="did you mean 'n11'"):
-        random_network(0, 12).find("nn11")
+    with pytest.raises(UsageError, match="did you mean 'v11'"):
+        random_network(0, 12).find("vv11")

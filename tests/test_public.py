@@ -1,15 +1,22 @@
 """What others build on: the public names, and a README that tells the truth."""
 
+import ast
 import re
+import shlex
 from pathlib import Path
+from typing import Any
 
-import unimarg
+import pytest
+
+import unimarg as um
+from unimarg.cli import main
 
 ROOT = Path(__file__).parent.parent
+README = (ROOT / "README.md").read_text()
 
 
 def test_public_names():
-    assert sorted(unimarg.__all__) == [
+    assert sorted(um.__all__) == [
         "EvidenceError",
         "FormatError",
         "ImpossibleEvidenceError",
@@ -34,26 +41,54 @@ def test_public_names():
         "to_pgmpy",
         "to_pyagrum",
     ]
-    for name in unimarg.__all__:
-        assert callable(getattr(unimarg, name))
-    assert not hasattr(unimarg, "nonsense")
+    for name in um.__all__:
+        assert callable(getattr(um, name))
+    assert not hasattr(um, "nonsense")
 
 
 def test_a_module_of_the_same_name_does_not_hide_a_function():
-    import unimarg.exact
 
-    assert callable(unimarg.exact)
+    assert callable(um.exact)
 
 
 def test_file_map_of_the_readme_is_fresh():
     """Every module has one line in the README, and every line names a module that exists."""
     package = ROOT / "src" / "unimarg"
     modules = {str(p.relative_to(package)) for p in package.rglob("*.py") if p.name != "__init__.py"}
-    listed = re.findall(r"^\| `([\w/]+\.py)` \|", (ROOT / "README.md").read_text(), flags=re.M)
+    listed = re.findall(r"^\| `([\w/]+\.py)` \|", README, flags=re.M)
     assert sorted(listed) == sorted(modules)
 
 
-def test_readme_names_the_two_commands():
-    readme = (ROOT / "README.md").read_text()
-    assert "make demo" in readme
-    assert "make test" in readme
+def readme_block(heading: str) -> str:
+    section = README.split(f"\n## {heading}\n")[1]
+    return re.findall(r"```\w*\n(.*?)```", section, flags=re.S)[0]
+
+
+def test_readme_python_runs_and_says_the_truth(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {}
+    code = readme_block("In Python")
+    exec(code, names)
+    assert len(um.load(tmp_path / "alarm.bif")) == 37
+    assert names["x"].shape == (1_000_000, 8)
+    claimed = ast.literal_eval(re.findall(r'^post\["lung"\]  # (.*)$', code, flags=re.M)[0])
+    assert {state: round(p, 4) for state, p in names["post"]["lung"].items()} == claimed
+    assert len(code.splitlines()) <= 24
+
+
+def test_readme_commands_run(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    commands = [shlex.split(line, comments=True) for line in readme_block("On the command line").splitlines()]
+    assert [c[:2] for c in commands if c[0] != "unimarg"] == []
+    for command in commands:
+        with pytest.raises(SystemExit) as e:
+            main(["1000" if word == "1000000" else word for word in command[1:]])
+        assert not e.value.code, capsys.readouterr().err
+    assert (tmp_path / "alarm.csv").read_text().count("\n") == 1001
+
+
+def test_readme_make_targets_exist():
+    targets = re.findall(r"^make (\w+)", readme_block("Two commands"), flags=re.M)
+    assert targets == ["demo", "test"]
+    for target in targets:
+        assert re.search(rf"^{target}:", (ROOT / "Makefile").read_text(), flags=re.M)

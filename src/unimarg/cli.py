@@ -5,8 +5,10 @@ A user's mistake ends with one sentence on standard error and exit code 2, never
 
 from __future__ import annotations
 
+import io
 import json
 import sys
+import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -30,8 +32,14 @@ SeedOption = Annotated[int, typer.Option(help="The same seed gives the same answ
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """The entry point of ``unimarg``."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # a name that the terminal cannot show is no reason to fail
     try:
-        app(arguments)
+        with warnings.catch_warnings():
+            warnings.simplefilter("default", UserWarning)
+            warnings.showwarning = _warn
+            app(arguments)
     except UnimargError as e:
         _fail(str(e))
     except BrokenPipeError:
@@ -39,6 +47,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
         sys.exit(1)
     except OSError as e:
         _fail(f"{e.filename}: {e.strerror}" if e.filename else str(e))
+
+
+def _warn(message: Warning | str, *_: object, **__: object) -> None:
+    print(f"unimarg: note: {message}", file=sys.stderr)
 
 
 def _fail(message: str) -> None:
@@ -61,21 +73,16 @@ def info(network: NetworkArgument, as_json: JsonOption = False) -> None:
     facts = _facts(net)
     if as_json:
         return print(json.dumps(facts, indent=2))
-    from rich.console import Console
-    from rich.table import Table as Grid
+    from unimarg import terminal
 
-    grid = Grid.grid(padding=(0, 2))
-    for name, value in facts.items():
-        shown = (
-            ", ".join(f"{k} ({v})" for k, v in value.items())
-            if isinstance(value, dict)
-            else f"{value:,}"
-            if isinstance(value, int)
-            else value
-        )
-        grid.add_row(name.replace("_", " "), str(shown))
-    Console(highlight=False).print(grid)
+    terminal.console().print(terminal.columns((name.replace("_", " "), _fact(value)) for name, value in facts.items() if value != {}))
     return None
+
+
+def _fact(value: object) -> str:
+    if isinstance(value, dict):
+        return ", ".join(f"{k} ({v})" for k, v in value.items())
+    return f"{value:,}" if isinstance(value, int) else str(value)
 
 
 def _facts(net: Network) -> dict[str, Any]:
@@ -102,6 +109,7 @@ def _facts(net: Network) -> dict[str, Any]:
 def convert(
     source: NetworkArgument,
     target: Annotated[Path, typer.Argument(help="The file to write: .bif .xmlbif .net .uai .xdsl, each also with .gz.")],
+    as_json: JsonOption = False,
 ) -> None:
     """Read a network in one format and write it in another.
 
@@ -111,7 +119,9 @@ def convert(
 
     net = _network(source)
     save(net, target)
-    print(f"{target}: {len(net)} variables, {net.arc_count} arcs")
+    print(
+        json.dumps({"file": str(target), **_facts(net)}, indent=2) if as_json else f"{target}: {len(net)} variables, {net.arc_count} arcs"
+    )
 
 
 @app.command()
@@ -145,7 +155,6 @@ def sample(
 
 def _csv_line(cells: Sequence[str]) -> str:
     import csv
-    import io
 
     line = io.StringIO()
     csv.writer(line, lineterminator="\n").writerow(cells)
@@ -186,7 +195,12 @@ def query(
     network: NetworkArgument,
     evidence: Annotated[
         list[str] | None,
-        typer.Option("-e", "--evidence", metavar="NAME=STATE", help="A finding, or a likelihood as NAME=yes:0.9,no:0.2. May be repeated."),
+        typer.Option(
+            "-e",
+            "--evidence",
+            metavar="NAME=STATE",
+            help="A finding, or a likelihood: NAME=yes:0.9,no:0.2 (0 if left out). Repeatable.",
+        ),
     ] = None,
     case: Annotated[Path | None, typer.Option("--case", help="A JSON file with evidence as an object.")] = None,
     target: Annotated[list[str] | None, typer.Option("-t", "--target", help="A variable to report; all if not given.")] = None,
@@ -203,9 +217,18 @@ def query(
     from unimarg.exact import exact
 
     net = _network(network)
-    findings = _case(case) | dict(_finding(net, text) for text in evidence or [])
-    post = exact(net, findings, target or None, memory=int(memory * 2**30))
+    findings = _findings(net, case, evidence or [])
+    post = exact(net, findings, target or None, memory=memory * 2**30)
     print(json.dumps(post.to_dict(), indent=2)) if as_json else _show(post, set(findings) if target is None else set())
+
+
+def _findings(net: Network, case: Path | None, evidence: Sequence[str]) -> dict[str, Any]:
+    """What the case file and the options say; a case may be amended, but two options on one variable are a mistake."""
+    given: dict[str, Any] = {}
+    for name, value in (_finding(net, text) for text in evidence):
+        if given.setdefault(name, value) != value:
+            raise EvidenceError(f"two findings on {name!r}: {given[name]!r} and {value!r}")
+    return _case(case) | given
 
 
 def _case(path: Path | None) -> dict[str, Any]:
@@ -213,7 +236,7 @@ def _case(path: Path | None) -> dict[str, Any]:
         return {}
     try:
         case = json.loads(path.read_bytes())
-    except (json.JSONDecodeError, UnicodeDecodeError, RecursionError) as e:
+    except (ValueError, RecursionError) as e:
         raise EvidenceError(f"{path} is not JSON: {e}") from None
     if not isinstance(case, dict):
         raise EvidenceError(f"{path} must hold one JSON object, from variable to state")
@@ -242,21 +265,10 @@ def _finding(net: Network, text: str) -> tuple[str, Any]:
 
 
 def _show(post: Posterior, hidden: set[str]) -> None:
-    from rich.console import Console
-    from rich.table import Table as Grid
+    from unimarg import terminal
 
-    grid = Grid(box=None, pad_edge=False)
-    for heading in ("variable", "state"):
-        grid.add_column(heading, no_wrap=True)
-    grid.add_column("probability", justify="right")
-    grid.add_column("")
-    before = ""
-    for name, state, p, _ in post.rows():
-        if name not in hidden:
-            grid.add_row(name if name != before else "", state, f"{p:.4f}", "█" * round(24 * p) or ("▏" if p > 0 else ""))
-            before = name
-    console = Console(highlight=False)
-    console.print(grid)
+    console = terminal.console()
+    console.print(terminal.bars(post, [name for name in post if name not in hidden] or list(post)))
     console.print(f"[dim]{post.method}, log P(evidence) = {post.log_evidence:.6g}, {post.seconds * 1000:.0f} ms[/dim]")
 
 
@@ -272,4 +284,10 @@ def _network(source: str) -> Network:
     from unimarg.examples import example, example_names
     from unimarg.formats import load
 
-    return example(source) if source in example_names() and not Path(source).exists() else load(source)
+    if source in example_names() and not Path(source).exists():
+        return example(source)
+    if source and Path(source).is_dir():
+        raise UsageError(f"{source} is a folder, not a network file")
+    if not source or not (Path(source).suffix or Path(source).exists()):
+        raise UsageError(f"there is neither a file nor an example {source!r}; {closest(source, example_names())}")
+    return load(source)

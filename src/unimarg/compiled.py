@@ -40,6 +40,7 @@ from unimarg.layout import (
 from unimarg.network import Network
 
 MAX_SAMPLES = 1 << 42
+FEW_STATES = 7  # of a noisy-max parent, the neutral one not counted: beyond, they are looked up
 
 
 def _take_rows(states: jax.Array, rows: jax.Array) -> jax.Array:
@@ -61,19 +62,28 @@ def _table_rows(block: TableBlocks, states: jax.Array) -> jax.Array:
 
 def _noisy_steps(block: NoisyBlocks, states: jax.Array) -> list[jax.Array]:
     """D_1 .. D_{card-1}, each ``[width, samples]``."""
-    width, _, parent_steps, card_steps = block.steps.shape
+    width, _, _, card_steps = block.steps.shape
     start = tuple(jnp.broadcast_to(block.leak[:, k, None], (width, states.shape[1])) for k in range(card_steps))
 
     def add_parents(turn: jax.Array, sums: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
         for j in range(TURN):
             state = _take_rows(states, block.parents[:, turn * TURN + j])
-            step = block.steps[:, turn * TURN + j]
-            for s in range(parent_steps):
-                present = state == s + 1
-                sums = tuple(d + jnp.where(present, step[:, s, k, None], 0) for k, d in enumerate(sums))
+            sums = _with_parent(sums, block.steps[:, turn * TURN + j], state)
         return sums
 
     return list(lax.fori_loop(0, block.turns, add_parents, start))
+
+
+def _with_parent(sums: tuple[jax.Array, ...], step: jax.Array, state: jax.Array) -> tuple[jax.Array, ...]:
+    """Add what a parent in ``state`` contributes, ``step[:, state - 1]``; nothing in state 0."""
+    if step.shape[1] <= FEW_STATES:  # comparisons vectorise, but the program grows with every state
+        for s in range(step.shape[1]):
+            present = state == s + 1
+            sums = tuple(d + jnp.where(present, step[:, s, k, None], 0) for k, d in enumerate(sums))
+        return sums
+    padded = jnp.pad(step, ((0, 0), (1, 0), (0, 0)))
+    index = state.astype(jnp.int32)
+    return tuple(d + jnp.take_along_axis(padded[:, :, k], index, axis=1) for k, d in enumerate(sums))
 
 
 def _draw_table(kind: Kind, tables: Tables, block: TableBlocks, states: jax.Array, high: jax.Array, low: jax.Array) -> jax.Array:

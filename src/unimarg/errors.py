@@ -16,8 +16,11 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
+from itertools import accumulate
 from numbers import Integral
 from os import PathLike
+
+EFFORT = 4_000_000  # pairs of characters that a suggestion may compare: some tenths of a second at worst
 
 
 class UnimargError(ValueError):
@@ -25,7 +28,11 @@ class UnimargError(ValueError):
 
 
 class NetworkError(UnimargError):
-    """The network is not a valid Bayesian network."""
+    """The network is not a valid Bayesian network; ``variable`` is the name of the one that spoils it, where it is one."""
+
+    def __init__(self, message: str, variable: str | None = None):
+        super().__init__(message)
+        self.variable = variable
 
 
 class FormatError(UnimargError):
@@ -75,13 +82,18 @@ def closest(name: object, allowed: Iterable[str], limit: int = 8) -> str:
 
     >>> closest("smok", ["smoke", "lung"])
     "did you mean 'smoke'?"
+    >>> closest("LUNG", ["smoke", "lung"])
+    "did you mean 'lung'?"
     """
     allowed = list(allowed)
     name = str(name)
-    if len(name) < 100:  # a hostile name of a megabyte gets no search
-        match = difflib.get_close_matches(name, [a for a in allowed[:5000] if len(a) < 100], n=1, cutoff=0.6)
-        if match:
-            return f"did you mean {match[0]!r}?"
+    # comparing two names takes as long as the product of their lengths: a hostile file's endless ones get no search
+    reach = EFFORT // max(len(name), 1)
+    lengths = accumulate(len(a) for a in allowed)
+    by_lower = {a.lower(): a for a, total in zip(allowed, lengths, strict=True) if total <= reach}
+    match = difflib.get_close_matches(name.lower(), by_lower, n=1, cutoff=0.6)
+    if match:
+        return f"did you mean {by_lower[match[0]]!r}?"
     shown = ", ".join(repr(a[:100]) for a in allowed[:limit])
     return f"allowed: {shown}" + (f" and {len(allowed) - limit} more" if len(allowed) > limit else "")
 

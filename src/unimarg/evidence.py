@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from numbers import Integral, Real
+from numbers import Real
 
 import numpy as np
 
@@ -97,10 +97,11 @@ def _as_index(variable: Variable, value: object) -> int | None:
     if isinstance(value, str):
         return None
     assert isinstance(value, Real)
-    number = float(value)
-    if not isinstance(value, Integral) and not number.is_integer():
+    try:
+        number = float(value)
+    except OverflowError:  # an int may be too large
         return None
-    return int(number) if 0 <= number < variable.card else None
+    return int(number) if number.is_integer() and 0 <= number < variable.card else None
 
 
 def _likelihood(variable: Variable, value: Mapping[object, object] | Sequence[object] | np.ndarray) -> Floats:
@@ -111,10 +112,10 @@ def _likelihood(variable: Variable, value: Mapping[object, object] | Sequence[ob
                 likelihood[state_index(variable, state)] = float(number)  # pyright: ignore[reportArgumentType]
         else:
             likelihood = np.array(value, dtype=np.float64)
-    except (TypeError, ValueError) as e:
+    except (TypeError, ValueError, OverflowError) as e:
         if isinstance(e, EvidenceError):
             raise
-        raise EvidenceError(f"the likelihood of {variable.name!r} must be numbers, not {value!r}") from None
+        raise EvidenceError(f"the likelihood of {variable.name!r} must be numbers, not {str(value)[:200]}") from None
     if likelihood.shape != (variable.card,):
         raise EvidenceError(
             f"the likelihood of {variable.name!r} needs {variable.card} numbers, one for each of {', '.join(variable.states)}"

@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from unimarg.bn2o import PATIENCE, Programme, programme
-from unimarg.errors import ImpossibleEvidenceError, TooExpensiveError
+from unimarg.errors import ImpossibleEvidenceError, TooExpensiveError, UsageError
 from unimarg.evidence import Evidence, parse_evidence
 from unimarg.junction import JunctionTree, junction_tree
 from unimarg.network import Floats, Network, NoisyMax
@@ -40,6 +40,10 @@ def exact(
     0.6721
     """
     started = time.perf_counter()
+    if not memory > 0:
+        raise UsageError(f"memory must be a positive number of bytes, not {memory!r}")
+    if isinstance(targets, str):
+        raise UsageError(f"targets must be a list of names, not the string {targets!r}")
     found = parse_evidence(net, evidence)
     wanted = list(range(len(net))) if targets is None else [net.find(t) for t in targets]
     log_p, answers = _answers(net, found, wanted, memory, apart=True)
@@ -51,7 +55,7 @@ def _answers(net: Network, evidence: Evidence, targets: Sequence[int], memory: f
     """log P(e) and marginals; with ``apart``, a component that is too large is tried target by target."""
     reduction = reduce(net, evidence, targets)
     log_p = reduction.log_scale
-    answers: dict[int, Floats] = {i: np.eye(net.variables[i].card)[k] for i, k in reduction.known.items()}
+    answers: dict[int, Floats] = {i: _certain(net.variables[i].card, k) for i, k in reduction.known.items()}
     wanted = set(targets) - answers.keys()
     for component in reduction.components:
         local = [c for c, i in enumerate(component.nodes) if i in wanted]
@@ -115,6 +119,12 @@ def _alone(net: Network, evidence: Evidence, target: int, memory: float, log_p: 
         return np.array([0.0, 1.0])
     absent = min(math.exp(joint - log_p), 1.0)
     return np.array([absent, 1 - absent])
+
+
+def _certain(card: int, state: int) -> Floats:
+    marginal = np.zeros(card)
+    marginal[state] = 1.0
+    return marginal
 
 
 def _too_expensive(needed: float, memory: float) -> TooExpensiveError:

@@ -241,7 +241,7 @@ def _cdf_steps(log_cdf: Floats, card: int) -> Floats:
 
 def _noisy_blocks(net: Network, kind: Kind, blocks: list[list[int]], row: np.ndarray, width: int) -> NoisyBlocks:
     turns = [-(-max(len(net.parents[i]) for i in nodes) // TURN) for nodes in blocks]
-    most = TURN * max(turns)
+    most = TURN * max(*turns, 1)  # a noisy-max may have no parents
     parents = np.zeros((len(blocks), width, most))
     leak = np.zeros((len(blocks), width, kind.card - 1), np.float32)
     steps = np.zeros((len(blocks), width, most, kind.parent_card - 1, kind.card - 1), np.float32)

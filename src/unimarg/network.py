@@ -39,7 +39,10 @@ class Variable:
             raise NetworkError(f"a variable's name must be a non-empty string, not {self.name!r}")
         if isinstance(self.states, str):
             raise NetworkError(f"variable {self.name!r}: states must be a list of labels, not the string {self.states!r}")
-        states = tuple(self.states)
+        try:
+            states = tuple(self.states)
+        except TypeError:
+            raise NetworkError(f"variable {self.name!r}: states must be a list of labels, not {self.states!r}") from None
         object.__setattr__(self, "states", states)
         if not states:
             raise NetworkError(f"variable {self.name!r} has no states")
@@ -171,22 +174,22 @@ def _check_names(names: list[str], parents: Mapping[str, Sequence[str]], mechani
     if len(known) != len(names):
         seen: set[str] = set()
         twice = next(n for n in names if n in seen or seen.add(n))
-        raise NetworkError(f"two variables are called {twice!r}")
+        raise NetworkError(f"two variables are called {twice!r}", twice)
     for given, what in ((parents, "parents"), (mechanisms, "mechanisms")):
         for n in given:
             if n not in known:
                 raise NetworkError(f"{what} are given for {n!r}, which is no variable; {closest(n, names)}")
     for n in names:
         if n not in mechanisms:
-            raise NetworkError(f"variable {n!r} has no probabilities")
+            raise NetworkError(f"variable {n!r} has no probabilities", n)
         pa = parents.get(n, ())
         if isinstance(pa, str):
-            raise NetworkError(f"the parents of {n!r} must be a list of names, not the string {pa!r}")
+            raise NetworkError(f"the parents of {n!r} must be a list of names, not the string {pa!r}", n)
         for p in pa:
             if p not in known:
-                raise NetworkError(f"variable {n!r} has an unknown parent {p!r}; {closest(p, names)}")
+                raise NetworkError(f"variable {n!r} has an unknown parent {p!r}; {closest(p, names)}", n)
         if len(set(pa)) != len(pa):
-            raise NetworkError(f"variable {n!r} has the same parent twice: {', '.join(pa)}")
+            raise NetworkError(f"variable {n!r} has the same parent twice: {', '.join(pa)}", n)
 
 
 def _topological_order(names: list[str], parents: list[list[int]]) -> list[int]:
@@ -207,7 +210,7 @@ def _topological_order(names: list[str], parents: list[list[int]]) -> list[int]:
                 heapq.heappush(ready, c)
     if len(order) < len(names):
         cycle = _find_cycle(parents, {i for i, w in enumerate(waiting) if w > 0})
-        raise NetworkError("the arcs form a cycle: " + " -> ".join(names[i] for i in cycle))
+        raise NetworkError("the arcs form a cycle: " + " -> ".join(names[i] for i in cycle), names[min(cycle)])
     return order
 
 
@@ -231,7 +234,8 @@ def _checked_mechanism(variable: Variable, parents: list[Variable], given: Mecha
     if (*mechanism.parent_cards, mechanism.card) != expected:
         raise NetworkError(
             f"the probabilities of {variable.name!r} have shape {[*mechanism.parent_cards, mechanism.card]}; "
-            f"its parents ({', '.join(p.name for p in parents) or 'none'}) and states need {list(expected)}"
+            f"its parents ({', '.join(p.name for p in parents) or 'none'}) and states need {list(expected)}",
+            variable.name,
         )
     if isinstance(mechanism, Table):
         checked = _checked_rows(mechanism.probabilities, variable, parents)
@@ -247,7 +251,8 @@ def _checked_noisy_max(mechanism: NoisyMax, variable: Variable, parents: list[Va
         if not (rows[0, 0] == 1 and not rows[0, 1:].any()):
             raise NetworkError(
                 f"{variable.name!r}: the contribution of {parent.name!r} in its first (neutral) state "
-                f"{parent.states[0]!r} must be [1, 0, ...], not {rows[0].tolist()}"
+                f"{parent.states[0]!r} must be [1, 0, ...], not {rows[0].tolist()}",
+                variable.name,
             )
         contributions.append(rows)
     if leak is mechanism.leak and all(a is b for a, b in zip(contributions, mechanism.contributions, strict=True)):
@@ -263,7 +268,7 @@ def _checked_rows(array: Floats, variable: Variable, parents: list[Variable], wh
         given = ", ".join(f"{p.name}={p.states[s]}" for p, s in zip(parents, where, strict=True))
         row = array[tuple(where)].tolist()
         shown = f"{row[:6]}{'...' if len(row) > 6 else ''}"
-        return NetworkError(f"{what} of {variable.name!r}{' given ' + given if given else ''} {message}: {shown}")
+        return NetworkError(f"{what} of {variable.name!r}{' given ' + given if given else ''} {message}: {shown}", variable.name)
 
     infinite = np.asarray(~np.isfinite(array).all(axis=-1))
     if infinite.any():
@@ -271,7 +276,8 @@ def _checked_rows(array: Floats, variable: Variable, parents: list[Variable], wh
     negative = np.asarray((array < 0).any(axis=-1))
     if negative.any():
         raise fail(negative, "hold a negative number")
-    sums = array.sum(axis=-1)
+    with np.errstate(over="ignore"):  # a sum of absurd numbers is infinite, and reported
+        sums = array.sum(axis=-1)
     off = np.abs(sums - 1)
     if (off > ROW_SUM_TOLERANCE).any():
         bad = off > ROW_SUM_TOLERANCE

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -42,24 +43,33 @@ class Posterior(Mapping[str, dict[str, float]]):
         zeros = tuple(np.zeros(v.card) for v in variables)
         return cls(tuple(variables), tuple(probabilities), zeros, log_evidence, 0.0, np.inf, -np.inf, 0, "exact", "ok", seconds)
 
+    @cached_property
+    def _positions(self) -> Mapping[str, int]:
+        return {v.name: i for i, v in enumerate(self.variables)}
+
     def _position(self, name: str) -> int:
-        for i, v in enumerate(self.variables):
-            if v.name == name:
-                return i
-        raise UsageError(f"{name!r} is not among the targets; {closest(name, [v.name for v in self.variables])}")
+        if name not in self._positions:
+            raise UsageError(f"{name!r} is not among the targets; {closest(name, self._positions)}")
+        return self._positions[name]
 
     def __getitem__(self, name: str) -> dict[str, float]:
         i = self._position(name)
         return dict(zip(self.variables[i].states, self.probabilities[i].tolist(), strict=True))
 
     def __contains__(self, name: object) -> bool:
-        return any(v.name == name for v in self.variables)
+        return name in self._positions
 
     def __iter__(self) -> Iterator[str]:
         return (v.name for v in self.variables)
 
     def __len__(self) -> int:
         return len(self.variables)
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """As a dictionary's; the inherited one waits for a KeyError."""
+        if name not in self:
+            return default
+        return self[name]
 
     def error(self, name: str) -> dict[str, float]:
         """The standard error of each state's probability."""

@@ -223,7 +223,7 @@ def as_noisy_or(table: Table) -> NoisyMax | None:
         # two quotients rather than one and its complement: each keeps its own digits
         row = [absent[alone], present[alone] - present[none]] if absent[none] > 0 else [1.0, 0.0]
         contributions.append([[1.0, 0.0], np.maximum(row, 0.0) / max(absent[none], sum(row))])
-    found = NoisyMax(table.probabilities[none], contributions).expand()
+    found = NoisyMax(table.probabilities[none], contributions).expand(limit=table.probabilities.size)
     same = np.isclose(found[..., 0], absent, rtol=NOISY_OR_TOLERANCE, atol=0) & np.isclose(
         found[..., 1], present, rtol=NOISY_OR_TOLERANCE, atol=ROUNDING
     )

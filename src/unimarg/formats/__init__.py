@@ -43,7 +43,7 @@ def load(path: str | os.PathLike[str]) -> Network:
     module = _format(path)
     data = files.read_bytes(path)
     if not data.strip():
-        raise FormatError("the file is empty", path)
+        raise FormatError("the file is empty", path, 1)
     try:
         return module.read(data, path)
     except NetworkError as e:

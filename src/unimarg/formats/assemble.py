@@ -1,114 +1,134 @@
-"""From what a file says to a Network, with every complaint tied to a line."""
+"""From what a file says to a Network, whatever the format: numbers, families, sizes, and every complaint tied to its place.
+
+A reader hands over a ``Complaint``, which turns a sentence and a place into an error. What a place is (a line, an offset, the
+number of a word) is the reader's own business, so that lines are counted only where an error needs one.
+"""
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
 
 from unimarg.errors import FormatError, NetworkError, closest
+from unimarg.mechanism import MAX_EXPANDED
 from unimarg.network import Floats, Mechanism, Network, Table, Variable
 
-MAX_TABLE_PARENTS = 63  # a NumPy array has at most 64 axes
-_NUMBER_LIKE = re.compile(r"[\s0-9.eE+-]*")
+MAX_AXES = 64  # numpy's limit; a table has one axis for each parent and one for the child
+
+Complaint: TypeAlias = Callable[[str, int | None], FormatError]
 
 
 @dataclass(slots=True)
 class Node:
-    """One variable as read; ``parents`` are names."""
+    """One variable as read; ``parents`` are names, ``place`` is where its numbers are."""
 
     variable: Variable
-    parents: tuple[str, ...]
+    parents: Sequence[str]
     mechanism: Mechanism
-    line: int
+    place: int
 
 
-def make_variable(name: str, states: Sequence[str], group: str, path: str, line: int) -> Variable:
+def build(nodes: Sequence[Node], name: str, complain: Complaint) -> Network:
+    """The network, or an error at the place of the variable that spoils it."""
+    parents = {n.variable.name: n.parents for n in nodes}
+    try:
+        return Network([n.variable for n in nodes], parents, {n.variable.name: n.mechanism for n in nodes}, name)
+    except NetworkError as e:
+        place = next((n.place for n in reversed(nodes) if n.variable.name == e.variable), None)
+        raise complain(str(e), place) from None
+
+
+def make_variable(name: str, states: Sequence[str], group: str, complain: Complaint, place: int) -> Variable:
     try:
         return Variable(name, tuple(states), group)
     except NetworkError as e:
-        raise FormatError(str(e), path, line) from None
+        raise complain(str(e), place) from None
 
 
-def check_parents(name: str, parents: Sequence[str], known: dict[str, int], path: str, line: int) -> None:
-    """Parents must exist and differ: checked before any table is sized by them. ``known`` has lines as values."""
-    seen: set[str] = set()
+def check_parents(child: str, parents: Sequence[str], known: Collection[str], complain: Complaint, place: int) -> None:
+    """Parents must exist and differ: checked before any table is sized by them."""
+    seen = {child}
     for parent in parents:
         if parent not in known:
-            raise FormatError(f"variable {name!r} has an unknown parent {parent!r}; {hint(parent, known)}", path, line)
-        if parent in seen or parent == name:
-            raise FormatError(f"variable {name!r} has the parent {parent!r} twice, or is its own parent", path, line)
+            raise complain(f"there is no variable {shown(parent)}, a parent of {shown(child)}; {closest(parent, known)}", place)
+        if parent in seen:
+            raise complain(f"the parent {shown(parent)} of {shown(child)} comes twice, or is its own parent", place)
         seen.add(parent)
 
 
-def hint(name: str, known: Iterable[str]) -> str:
-    """The closest known name. Matching is quadratic in length, so a hostile file's endless names are left out."""
-    return closest(name[:200], [k for k in known if len(k) <= 200])
-
-
-def read_numbers(text: str, count: int, what: str, path: str, line: int) -> Floats:
-    """Exactly ``count`` finite numbers; what comes after them is not even split."""
-    tokens = text.split(None, count)
-    if len(tokens) != count:
-        many = f"more than {len(tokens) - 1}" if len(tokens) > count else str(len(tokens))
-        raise FormatError(f"{what} needs {count} numbers, and the file has {many}", path, line)
-    if not _NUMBER_LIKE.fullmatch(text) or not text.isascii():
-        bad = next((t for t in tokens if not _NUMBER_LIKE.fullmatch(t) or not t.isascii()), "an odd kind of space")
-        raise FormatError(f"{what} holds {bad[:40]!r}, which is no number", path, line)
-    try:
-        values = np.array(list(map(float, tokens)), dtype=np.float64)
-    except ValueError as e:
-        raise FormatError(f"{what} holds something that is no number: {str(e)[:80]}", path, line) from None
+def floats(words: Sequence[str]) -> Floats:
+    """Finite numbers as files write them (``float`` also takes ``1_0`` and digits of other scripts), else ValueError."""
+    joined = "".join(words)
+    if "_" in joined or not joined.isascii():
+        raise ValueError
+    values = np.array(list(map(float, words)), dtype=np.float64)
     if not np.isfinite(values).all():
-        raise FormatError(f"{what} holds a number that is too large", path, line)
+        raise ValueError
     return values
 
 
-def read_table(text: str, cards: Sequence[int], name: str, path: str, line: int) -> Floats:
-    """A table ``[*parent_cards, card]`` listed with the child innermost and the first parent slowest."""
-    if len(cards) > MAX_TABLE_PARENTS + 1:
-        raise FormatError(f"the table of {name!r} has {len(cards) - 1} parents; at most {MAX_TABLE_PARENTS} are possible", path, line)
-    count = bounded_product(cards, len(text))
-    if count > len(text):
-        raise FormatError(f"the table of {name!r} has fewer numbers than its parents and states need", path, line)
-    return read_numbers(text, count, f"the table of {name!r}", path, line).reshape(cards)
+def number_fault(words: Iterable[str]) -> tuple[int, str]:
+    """The position of the first word that ``floats`` did not take, and a sentence about it."""
+    for i, word in enumerate(words):
+        try:
+            floats([word])
+        except ValueError:
+            large = re.fullmatch(r"[-+]?[0-9.]+([eE][-+]?[0-9]+)?", word) and word.count(".") <= 1
+            return i, f"the number {shown(word)} is too large" if large else f"expected a number, not {shown(word)}"
+    raise AssertionError("every word is a number")
 
 
-def bounded_product(cards: Sequence[int], bound: int) -> int:
-    """The product, or some number above ``bound`` as soon as it is passed (claims may have thousands of digits)."""
-    product = 1
+def size_of(cards: Iterable[int], limit: int) -> int:
+    """The product, or ``limit + 1`` as soon as it is more than that: a million parents are cheap."""
+    size = 1
     for card in cards:
-        product *= card
-        if product > bound:
-            return bound + 1
-    return product
+        size *= card
+        if size > limit:
+            return limit + 1
+    return size
 
 
-def assemble(nodes: Sequence[Node], name: str, path: str) -> Network:
-    """The network, or a FormatError on the line of the variable that spoils it."""
-    try:
-        return _network(nodes, name)
-    except NetworkError as e:
-        by_name = {n.variable.name: n for n in nodes}
-        for node in (n for n in nodes if repr(n.variable.name) in str(e)):
-            message = _own_fault(node, by_name)
-            if message:
-                raise FormatError(message, path, node.line) from None
-        raise FormatError(str(e), path) from None
+def shown(text: str, length: int = 60) -> str:
+    """A piece of the file for an error message: quoted, and short even if the file is hostile."""
+    return repr(text if len(text) <= length else text[:length] + "...")
 
 
-def _network(nodes: Sequence[Node], name: str) -> Network:
-    parents = {n.variable.name: n.parents for n in nodes}
-    return Network([n.variable for n in nodes], parents, {n.variable.name: n.mechanism for n in nodes}, name)
+def full_table(net: Network, i: int) -> Floats:
+    """The mechanism of node ``i`` as a table ``[*parent_cards, card]``, for formats that hold nothing else."""
+    mechanism = net.mechanisms[i]
+    size = size_of((*mechanism.parent_cards, mechanism.card), MAX_EXPANDED)
+    if isinstance(mechanism, Table) or (size <= MAX_EXPANDED and len(net.parents[i]) < MAX_AXES):
+        return mechanism.expand()
+    digits = sum(math.log10(c) for c in (*mechanism.parent_cards, mechanism.card))
+    raise FormatError(
+        f"{net.names[i]!r} is a noisy-max of {len(net.parents[i])} parents, which this format can only hold as a table; "
+        f"that would have about 10^{digits:.1f} entries, the limit is {MAX_EXPANDED}. Save as .xdsl, which keeps it as it is"
+    )
 
 
-def _own_fault(node: Node, by_name: dict[str, Node]) -> str | None:
-    """What is wrong with a variable by itself: judged under uniform parents, where only it can be at fault."""
-    uniform = [Node(v, (), Table(np.full(v.card, 1 / v.card)), 0) for v in (by_name[p].variable for p in node.parents if p in by_name)]
-    try:
-        _network([*uniform, node], "")
-    except NetworkError as e:
-        return str(e)
-    return None
+def identifiers(names: Iterable[str], is_one: Callable[[str], object]) -> dict[str, str]:
+    """An identifier for each name that nothing else is called: itself where it is one, else made of what may stay.
+
+    >>> identifiers(["a_b", "a b", "1"], str.isidentifier)
+    {'a_b': 'a_b', 'a b': 'a_b_2', '1': 'x1'}
+    """
+    names = list(names)
+    taken = {name for name in names if is_one(name)}
+    following: dict[str, int] = {}
+    made: dict[str, str] = {}
+    for name in names:
+        base = candidate = name
+        if not is_one(name):
+            base = re.sub(r"[^A-Za-z0-9_]", "_", name)
+            base = candidate = base if is_one(base) else "x" + base
+            while candidate in taken:
+                following[base] = following.get(base, 1) + 1
+                candidate = f"{base}_{following[base]}"
+            taken.add(candidate)
+        made[name] = candidate
+    return made

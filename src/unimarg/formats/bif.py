@@ -25,8 +25,9 @@ from typing import NoReturn
 
 import numpy as np
 
-from unimarg.errors import FormatError
-from unimarg.formats.source import MAX_AXES, Source, first_bad_number, floats, full_table, integer, shown, size_of, suggest
+from unimarg.errors import FormatError, closest
+from unimarg.formats.assemble import MAX_AXES, Node, build, floats, full_table, number_fault, shown, size_of
+from unimarg.formats.source import Source, integer
 from unimarg.network import Floats, Mechanism, Network, NoisyMax, Table, Variable
 
 # Possessive quantifiers (*+) throughout: no pattern can backtrack, so none is slow on a hostile file.
@@ -70,35 +71,29 @@ def read(data: bytes, path: str) -> Network:
     name, variables, scopes = _blocks(source, text)
     if not variables:
         raise source.error("there is no variable block")
-    parents: dict[str, list[str]] = {}
-    mechanisms: dict[str, Mechanism] = {}
-    offsets: dict[str, int] = {}
+    nodes: dict[str, Node] = {}
     for scope, offset, body, body_offset in scopes:
         child, *given = _scope(source, scope, offset, variables)
-        if child in mechanisms:
+        if child in nodes:
             raise source.error(f"a second probability block for {shown(child)}", offset)
         family = _Family(variables[child][0], [variables[p][0] for p in given], body, body_offset)
-        parents[child], offsets[child] = given, offset
-        mechanisms[child] = _mechanism(source, family, offset)
-    _fill_in_isolated(source, variables, parents, mechanisms)
-    return source.network([v for v, _ in variables.values()], parents, mechanisms, name, offsets)
+        nodes[child] = Node(family.child, given, _mechanism(source, family, offset), offset)
+    _fill_in_isolated(source, variables, nodes)
+    return build([nodes[n] for n in variables], name, source.error)
 
 
-def _fill_in_isolated(
-    source: Source, variables: dict[str, tuple[Variable, int]], parents: dict[str, list[str]], mechanisms: dict[str, Mechanism]
-) -> None:
+def _fill_in_isolated(source: Source, variables: dict[str, tuple[Variable, int]], nodes: dict[str, Node]) -> None:
     """Give a variable that no probability block mentions a uniform distribution, with a warning.
 
     Real files have such leftovers. A file cut short has them too, so more than a few are an error.
     """
-    silent = {n: offset for n, (_, offset) in variables.items() if n not in mechanisms}
-    used = {p for given in parents.values() for p in given}
-    for n, offset in silent.items():
+    silent = {n: found for n, found in variables.items() if n not in nodes}
+    used = {p for node in nodes.values() for p in node.parents}
+    for n, (variable, offset) in silent.items():
         if n in used or len(silent) > _MAX_ISOLATED * len(variables):
             raise source.error(f"variable {shown(n)} has no probability block", offset)
         warnings.warn(f"{source.path}: {shown(n)} has no probability block and no arc; taken as uniform", stacklevel=4)
-        card = variables[n][0].card
-        mechanisms[n] = Table(np.full(card, 1 / card))
+        nodes[n] = Node(variable, (), Table(np.full(variable.card, 1 / variable.card)), offset)
 
 
 def _without_comments(source: Source) -> str:
@@ -177,16 +172,9 @@ def _variable(source: Source, name: str, body: str, offset: int) -> Variable:
 
 def _scope(source: Source, scope: str, offset: int, variables: dict[str, tuple[Variable, int]]) -> list[str]:
     """The child and its parents."""
-    words: list[str] = _SCOPE_WORD.findall(scope) if _SCOPE.fullmatch(scope) else []
-    if not words or words[0] == "|" or (len(words) > 1 and words[1] != "|") or "|" in words[2:]:
-        raise source.error(f"expected ( child | parent, parent ), not {shown('(' + scope + ')')}", offset)
-    names = [_unquoted(w) for w in words if w != "|"]
-    for n in names:
-        if n not in variables:
-            raise source.error(f"there is no variable {shown(n)}{suggest(n, variables)}", offset)
-    if len(set(names)) != len(names):
-        raise source.error(f"a variable comes twice in {shown('(' + scope + ')')}", offset)
-    return names
+    if not _SCOPE.fullmatch(scope):
+        raise source.error(f"expected (child | parent parent), not {shown('(' + scope + ')')}", offset)
+    return source.family(_SCOPE_WORD.findall(scope), variables, offset, _unquoted)
 
 
 def _mechanism(source: Source, family: _Family, offset: int) -> Mechanism:
@@ -229,9 +217,9 @@ def _regular_rows(family: _Family) -> Floats | None:
     return table.reshape(*cards, card) if np.bincount(row, minlength=rows).max() == 1 else None
 
 
-def _child_last(values: list[float], card: int, cards: list[int]) -> Floats:
+def _child_last(values: Floats, card: int, cards: list[int]) -> Floats:
     """A ``table``, whose child is slowest, as ``[*parent_cards, card]``."""
-    return np.moveaxis(np.array(values).reshape(card, *cards), 0, -1) if cards else np.array(values)
+    return np.moveaxis(values.reshape(card, *cards), 0, -1)
 
 
 class _Rows:
@@ -242,9 +230,9 @@ class _Rows:
         self.words: list[str] = _TOKEN.findall(family.body)
         self.at = 0
         self.numbering = [{s: i for i, s in enumerate(p.states)} for p in family.parents]
-        self.rows: dict[tuple[int, ...], list[float]] = {}
-        self.table: list[float] | None = None
-        self.default: list[float] | None = None
+        self.rows: dict[tuple[int, ...], Floats] = {}
+        self.table: Floats | None = None
+        self.default: Floats | None = None
         self.noisy_max = False
         self.parse()
 
@@ -286,18 +274,18 @@ class _Rows:
         for j, (parent, word) in enumerate(zip(self.family.parents, states, strict=True)):
             state = _unquoted(word)
             if state not in self.numbering[j]:
-                self.fail_at(start + j, f"{shown(parent.name)} has no state {shown(state)}{suggest(state, parent.states)}")
+                self.fail_at(start + j, f"{shown(parent.name)} has no state {shown(state)}; {closest(state, parent.states)}")
             key.append(self.numbering[j][state])
         return tuple(key)
 
-    def numbers(self, count: int | None) -> list[float]:
+    def numbers(self, count: int | None) -> Floats:
         start = self.at
         words = self.until(";")
         try:
             values = floats(words)
         except ValueError:
-            bad = first_bad_number(words)
-            self.fail_at(start + bad, f"expected a number, not {shown(words[bad])}")
+            bad, fault = number_fault(words)
+            self.fail_at(start + bad, fault)
         if count is not None and len(values) != count:
             self.fail_at(start - 1, f"{shown(self.family.child.name)} has {count} states; {len(values)} numbers are given")
         return values
@@ -327,14 +315,14 @@ class _Rows:
         if self.default is not None:
             self.source.claim(size_of((*cards, card), 10**15), f"the default of {child}", offset)
         table = np.empty((*cards, card))
-        table[...] = self.default or np.nan
+        table[...] = np.nan if self.default is None else self.default
         for key, values in self.rows.items():
             table[key] = values
         return Table(table)
 
     def as_noisy_max(self, offset: int) -> NoisyMax:
         child = shown(self.family.child.name)
-        effects: dict[tuple[int, int], list[float]] = {}  # by parent and its state, the others in their first
+        effects: dict[tuple[int, int], Floats] = {}  # by parent and its state, the others in their first
         leak = None
         for key, values in self.rows.items():
             active = [(j, s) for j, s in enumerate(key) if s]
@@ -348,7 +336,7 @@ class _Rows:
             self.fail(f"{child} is a noisy-max; the row of all first states, the leak, is missing", offset)
         contributions = []
         for j, parent in enumerate(self.family.parents):
-            rows = [[1.0, *[0.0] * (len(leak) - 1)]]
+            rows = [np.eye(1, len(leak))[0]]
             for s in range(1, parent.card):
                 if (j, s) not in effects:
                     state = shown(parent.states[s])

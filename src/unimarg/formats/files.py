@@ -80,13 +80,13 @@ def replacing(path: str) -> Iterator[IO[bytes]]:
     """A file to write that takes the place of ``path`` at the end.
 
     A reader sees the old content or the new, and a failure leaves the old. What is written is packed if
-    the name ends in ``.gz``.
+    the name ends in ``.gz``. A pipe or a device is written to, never replaced.
     """
     try:
         target = os.path.realpath(path)  # a link keeps pointing at the file
         if os.path.isdir(target):
             raise FormatError("cannot be written: Is a directory", path)
-        with _replacing(target) as f:
+        with _replacing(target) if os.path.isfile(target) or not os.path.exists(path) else _device(path) as f:
             if path.lower().endswith(".gz"):
                 with gzip.GzipFile("", "wb", compresslevel=6, fileobj=f, mtime=0) as packed:
                     yield cast(IO[bytes], packed)
@@ -98,6 +98,12 @@ def replacing(path: str) -> Iterator[IO[bytes]]:
         if isinstance(e, UnimargError):
             raise
         raise FormatError(f"is no file name: {e}", path) from e
+
+
+def _device(path: str) -> IO[bytes]:
+    handle = _open_without_waiting(path, os.O_WRONLY)
+    os.set_blocking(handle, True)  # only opening must not wait, for a reader that never comes
+    return open(handle, "wb")
 
 
 @contextlib.contextmanager

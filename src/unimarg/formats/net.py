@@ -16,14 +16,16 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
 
 from unimarg.errors import FormatError
-from unimarg.formats.source import MAX_AXES, Source, first_bad_number, floats, full_table, shown, size_of, suggest
-from unimarg.network import Floats, Mechanism, Network, Table
+from unimarg.formats.assemble import MAX_AXES, Node, build, floats, full_table, identifiers, number_fault, shown, size_of
+from unimarg.formats.source import Source
+from unimarg.network import Floats, Network, Table, Variable
 
 # Possessive quantifiers (*+) throughout: no pattern can backtrack, so none is slow on a hostile file.
 _STRING = r'"(?:[^"\\]++|\\.)*+"'
@@ -60,26 +62,23 @@ def read(data: bytes, path: str) -> Network:
     name, nodes, potentials = _Reader(source, text).document()
     if not nodes:
         raise source.error("there is no node")
-    variables, names = [], {}
+    variables: dict[str, Variable] = {}
     for identifier, block in nodes.items():
-        true_name = _attribute_string(source, block, "unimarg_name")
-        names[identifier] = identifier if true_name is None else true_name
+        name_given = _attribute_string(source, block, "unimarg_name")
         group = _attribute_string(source, block, "unimarg_group") or ""
-        variables.append(source.variable(names[identifier], _states(source, identifier, block), group, block.offset))
-    cards = {n: v.card for n, v in zip(nodes, variables, strict=True)}
-    parents: dict[str, list[str]] = {}
-    mechanisms: dict[str, Mechanism] = {}
-    offsets: dict[str, int] = {}
+        states = _states(source, identifier, block)
+        variables[identifier] = source.variable(identifier if name_given is None else name_given, states, group, block.offset)
+    found: dict[str, Node] = {}
     for scope, block in potentials:
-        child, *given = _scope(source, scope, block.offset, cards)
-        if names[child] in mechanisms:
+        child, *given = _scope(source, scope, block.offset, nodes)
+        if child in found:
             raise source.error(f"a second potential for {shown(child)}", block.offset)
-        parents[names[child]], offsets[names[child]] = [names[p] for p in given], block.offset
-        mechanisms[names[child]] = Table(_table(source, child, [cards[p] for p in given], cards[child], block))
+        table = Table(_table(source, child, [variables[p].card for p in given], variables[child].card, block))
+        found[child] = Node(variables[child], [variables[p].name for p in given], table, block.offset)
     for identifier, block in nodes.items():
-        if names[identifier] not in mechanisms:
+        if identifier not in found:
             raise source.error(f"the node {shown(identifier)} has no potential", block.offset)
-    return source.network(variables, parents, mechanisms, name, offsets)
+    return build([found[n] for n in nodes], name, source.error)
 
 
 class _Reader:
@@ -169,17 +168,9 @@ def _states(source: Source, name: str, block: _Block) -> list[str]:
     return labels
 
 
-def _scope(source: Source, scope: str, offset: int, nodes: dict[str, int]) -> list[str]:
+def _scope(source: Source, scope: str, offset: int, nodes: Collection[str]) -> list[str]:
     """The child and its parents."""
-    words = scope.replace("|", " | ").replace(",", " ").split()
-    if not words or words[0] == "|" or (len(words) > 1 and words[1] != "|") or "|" in words[2:]:
-        raise source.error(f"expected (child | parent parent), not {shown('(' + scope + ')')}", offset)
-    names = [w for w in words if w != "|"]
-    for n in names:
-        if n not in nodes:
-            raise source.error(f"there is no node {shown(n)}{suggest(n, nodes)}", offset)
-    if len(set(names)) != len(names):
-        raise source.error(f"a node comes twice in {shown('(' + scope + ')')}", offset)
+    names = source.family(scope.replace("|", " | ").replace(",", " ").split(), nodes, offset)
     if len(names) > MAX_AXES:
         raise source.error(f"{shown(names[0])} has {len(names) - 1} parents; a table can have {MAX_AXES - 1}", offset)
     return names
@@ -205,9 +196,9 @@ def _table(source: Source, child: str, cards: list[int], card: int, block: _Bloc
     if not nested and (brackets != "()" or words[-1] != ";"):
         raise source.error(f"the data of {shown(child)} are not nested by its parents and states", offset)
     try:
-        return np.array(floats(numbers)).reshape(*cards, card)
+        return floats(numbers).reshape(*cards, card)
     except ValueError:
-        raise source.error(f"expected a number, not {shown(numbers[first_bad_number(numbers)])}", offset) from None
+        raise source.error(number_fault(numbers)[1], offset) from None
 
 
 def _brackets(cards: list[int]) -> str:
@@ -224,9 +215,9 @@ def _unescaped(word: str) -> str:
 
 
 def write(net: Network) -> str:
-    identifiers = _identifiers(net)
+    ids = [*identifiers(net.names, _is_identifier).values()]
     lines = ["net", "{", f"    name = {_quoted(net.name, 'the network')};", "}"]
-    for v, identifier in zip(net.variables, identifiers, strict=True):
+    for v, identifier in zip(net.variables, ids, strict=True):
         what = f"variable {v.name!r}"
         lines += ["", f"node {identifier}", "{"]
         lines.append(f"    states = ({' '.join(_quoted(s, f'a state of {what}') for s in v.states)});")
@@ -236,9 +227,9 @@ def write(net: Network) -> str:
         lines += [f"    unimarg_group = {_quoted(v.group, f'the group of {what}')};"] * bool(v.group)
         lines.append("}")
     for i, pa in enumerate(net.parents):
-        given = f" | {' '.join(identifiers[p] for p in pa)}" if pa else ""
+        given = f" | {' '.join(ids[p] for p in pa)}" if pa else ""
         table = full_table(net, i)
-        lines += ["", f"potential ({identifiers[i]}{given})", "{", f"    data = {_nested(table)};", "}"]
+        lines += ["", f"potential ({ids[i]}{given})", "{", f"    data = {_nested(table)};", "}"]
     return "\n".join(lines) + "\n"
 
 
@@ -250,22 +241,8 @@ def _nested(table: Floats) -> str:
     return pieces[0]
 
 
-def _identifiers(net: Network) -> list[str]:
-    """The names where they are Hugin identifiers, else made-up ones that nothing else is called."""
-    valid = {n for n in net.names if _IDENTIFIER.fullmatch(n) and not _RESERVED.fullmatch(n)}
-    taken, result = set(valid), []
-    for n in net.names:
-        made_up = n
-        if n not in valid:
-            stem = "n_" + re.sub(r"[^A-Za-z0-9_]", "_", n)[:60]
-            number = 1
-            made_up = stem
-            while made_up in taken:
-                number += 1
-                made_up = f"{stem}_{number}"
-            taken.add(made_up)
-        result.append(made_up)
-    return result
+def _is_identifier(name: str) -> bool:
+    return bool(_IDENTIFIER.fullmatch(name)) and not _RESERVED.fullmatch(name)
 
 
 def _quoted(text: str, what: str) -> str:

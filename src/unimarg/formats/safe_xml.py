@@ -10,11 +10,13 @@ from __future__ import annotations
 
 import codecs
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from xml.parsers import expat
 
 from unimarg.errors import FormatError
+from unimarg.formats.assemble import MAX_AXES, Complaint, floats, number_fault, size_of
+from unimarg.network import Floats
 
 MAX_BYTES = 2**28
 MAX_ELEMENTS = 300_000
@@ -173,6 +175,33 @@ class _Tree:
         self.declared += 1
         if self.declared > MAX_DECLARED_ATTRIBUTES:
             raise self.fail(f"the DTD declares more than {MAX_DECLARED_ATTRIBUTES} attributes")
+
+
+def complaints(path: str) -> Complaint:
+    """Errors about this file; an element's line is its place."""
+    return lambda message, line: FormatError(message, path, line)
+
+
+def read_numbers(element: Element, count: int, what: str, path: str) -> Floats:
+    """Exactly ``count`` numbers; what comes after them is not even split."""
+    words = element.text.split(None, count)
+    if len(words) != count:
+        many = f"more than {len(words) - 1}" if len(words) > count else str(len(words))
+        raise FormatError(f"{what} needs {count} numbers, and the file has {many}", path, element.line)
+    try:
+        return floats(words)
+    except ValueError:
+        raise FormatError(f"{what}: {number_fault(words)[1]}", path, element.line) from None
+
+
+def read_table(element: Element, cards: Sequence[int], name: str, path: str) -> Floats:
+    """A table ``[*parent_cards, card]`` listed with the child innermost and the first parent slowest."""
+    if len(cards) > MAX_AXES:
+        raise FormatError(f"the table of {name!r} has {len(cards) - 1} parents; at most {MAX_AXES - 1} are possible", path, element.line)
+    count = size_of(cards, len(element.text))
+    if count > len(element.text):
+        raise FormatError(f"the table of {name!r} has fewer numbers than its parents and states need", path, element.line)
+    return read_numbers(element, count, f"the table of {name!r}", path).reshape(cards)
 
 
 def escape(text: str) -> str:

@@ -26,8 +26,9 @@ from numpy.typing import ArrayLike
 from unimarg.errors import FormatError
 from unimarg.evidence import parse_evidence
 from unimarg.formats import files
-from unimarg.formats.source import MAX_AXES, Source, first_bad_number, floats, full_table, integer, shown, size_of
-from unimarg.network import ROW_SUM_TOLERANCE, Floats, Mechanism, Network, Table
+from unimarg.formats.assemble import MAX_AXES, Node, build, floats, full_table, number_fault, shown, size_of
+from unimarg.formats.source import Source, integer
+from unimarg.network import ROW_SUM_TOLERANCE, Floats, Network, Table
 
 _OWN_NAME = re.compile(r"x(0|[1-9][0-9]{0,15})")
 Path = str | os.PathLike[str]
@@ -73,7 +74,7 @@ class _Words:
             raise self.error(f"{count} numbers are announced, {self.left} words are left: {what}")
         return [self.integer(what, limit) for _ in range(count)]
 
-    def numbers(self, count: int, what: str) -> list[float]:
+    def numbers(self, count: int, what: str) -> Floats:
         if count > self.left:
             raise self.error(f"{count} numbers are announced, {self.left} words are left: {what}")
         words = self.words[self.at : self.at + count]
@@ -81,8 +82,8 @@ class _Words:
         try:
             return floats(words)
         except ValueError:
-            bad = first_bad_number(words)
-            raise self.error(f"{what}: expected a number, not {shown(words[bad])}", self.at - count + bad) from None
+            bad, fault = number_fault(words)
+            raise self.error(f"{what}: {fault}", self.at - count + bad) from None
 
     def end(self) -> None:
         if self.left:
@@ -112,13 +113,14 @@ def read(data: bytes, path: str) -> Network:
         tables.append(table if axis == table.ndim - 1 else np.moveaxis(table, axis, -1))
     words.end()
     states = [str(s) for s in range(max(cards))]
-    variables = [words.source.variable(f"x{i}", states[:c], "", 0) for i, c in enumerate(cards)]
-    children = [f"x{scope[axis]}" for scope, axis in zip(scopes, axes, strict=True)]
-    parents = {c: [f"x{v}" for v in scope if v != scope[axis]] for c, scope, axis in zip(children, scopes, axes, strict=True)}
-    mechanisms: dict[str, Mechanism] = {c: Table(t) for c, t in zip(children, tables, strict=True)}
-    places = dict(zip(children, positions, strict=True))
+    children = [scope[axis] for scope, axis in zip(scopes, axes, strict=True)]
+    nodes: list[Node] = []
+    for f in sorted(range(len(cards)), key=children.__getitem__):
+        child = children[f]
+        variable = words.source.variable(f"x{child}", states[: cards[child]], "", 0)
+        nodes.append(Node(variable, [f"x{v}" for v in scopes[f] if v != child], Table(tables[f]), positions[f]))
     try:
-        return words.source.network(variables, parents, mechanisms, "network", places, words.offset_of)
+        return build(nodes, "network", words.error)
     except FormatError:
         if kind == "MARKOV":
             _check_are_tables(words, scopes, tables, children, positions)
@@ -179,18 +181,18 @@ def _child_axes(words: _Words, scopes: list[list[int]], starts: list[int], n: in
 
 def _factor(words: _Words, f: int, cards: list[int]) -> Floats:
     claimed = words.integer(f"the table size of factor {f}", 10**15)
-    if claimed != size_of(cards, len(words.words)):
+    if claimed != size_of(cards, claimed):
         raise words.error(f"the table of factor {f} has {claimed} entries; its variables need another count")
-    return np.array(words.numbers(claimed, f"the table of factor {f}")).reshape(cards)
+    return words.numbers(claimed, f"the table of factor {f}").reshape(cards)
 
 
-def _check_are_tables(words: _Words, scopes: list[list[int]], tables: list[Floats], children: list[str], positions: list[int]) -> None:
+def _check_are_tables(words: _Words, scopes: list[list[int]], tables: list[Floats], children: list[int], positions: list[int]) -> None:
     """Name the factor that keeps a MARKOV file from being a Bayesian network."""
     for f, table in enumerate(tables):
         with np.errstate(all="ignore"):
             fits = (table >= 0).all() and (abs(table.sum(axis=-1) - 1) <= ROW_SUM_TOLERANCE).all()
         if not fits:
-            message = f"factor {f} over {_listed(scopes[f])} is not a table of {children[f]}, whose factor it must be"
+            message = f"factor {f} over {_listed(scopes[f])} is not a table of x{children[f]}, whose factor it must be"
             raise words.error(f"this is no Bayesian network: {message}", positions[f])
 
 
@@ -264,8 +266,8 @@ def read_uai_marginals(path: Path, net: Network) -> dict[str, Floats]:
         variable = net.variables[i]
         if words.integer("a number of states", 10**9) != variable.card:
             raise words.error(f"{variable.name!r} has {variable.card} states, not {shown(words.words[words.at - 1])}")
-        values = np.array(words.numbers(variable.card, f"the marginal of {variable.name!r}"))
-        if not (np.isfinite(values).all() and (values >= 0).all() and abs(values.sum() - 1) <= ROW_SUM_TOLERANCE):
+        values = words.numbers(variable.card, f"the marginal of {variable.name!r}")
+        if not ((values >= 0).all() and abs(values.sum() - 1) <= ROW_SUM_TOLERANCE):
             raise words.error(f"the marginal of {variable.name!r} is no distribution: {values[:6].tolist()}")
         marginals[variable.name] = values
     words.end()

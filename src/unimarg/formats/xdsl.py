@@ -28,8 +28,8 @@ from collections.abc import Iterable
 import numpy as np
 
 from unimarg.errors import FormatError
-from unimarg.formats.assemble import Node, assemble, bounded_product, check_parents, make_variable, read_numbers, read_table
-from unimarg.formats.safe_xml import Element, leaf, parse
+from unimarg.formats.assemble import build, check_parents, identifiers, make_variable, shown, size_of
+from unimarg.formats.safe_xml import Element, complaints, leaf, parse, read_numbers, read_table
 from unimarg.formats.xdsl_order import Listed, ListedMax, Raw, ordered_nodes
 from unimarg.mechanism import MAX_EXPANDED
 from unimarg.network import ROW_SUM_TOLERANCE, Floats, Network, NoisyMax, Table
@@ -53,17 +53,15 @@ def read(data: bytes, path: str) -> Network:
         if raw.id in raws:
             raise FormatError(f"two nodes have the id {raw.id!r}", path, element.line)
         raws[raw.id] = raw
-    lines = {raw.id: raw.line for raw in raws.values()}
     truth_entries = 0
     for element, raw in zip(listing.children, raws.values(), strict=True):
-        check_parents(raw.id, raw.parents, lines, path, raw.line)
+        check_parents(raw.id, raw.parents, raws, complaints(path), raw.line)
         listed = raw.mechanism = _mechanism(element, raw, [raws[p].card for p in raw.parents], path)
         if element.tag == "deterministic" and isinstance(listed, Table):
             truth_entries += listed.probabilities.size
             if truth_entries > MAX_EXPANDED:
                 raise FormatError("the deterministic nodes are too large to be read as tables", path, element.line)
-    nodes: list[Node] = ordered_nodes(raws, path)
-    return assemble(nodes, root.attributes.get("id") or "network", path)
+    return build(ordered_nodes(raws, path), root.attributes.get("id") or "network", complaints(path))
 
 
 def _raw(element: Element, path: str) -> Raw:
@@ -78,7 +76,7 @@ def _raw(element: Element, path: str) -> Raw:
     names = _renamed(element, "unimarg_name", [node], path)
     states = _renamed(element, "unimarg_states", ids, path)
     group = next((p.content for p in element.all("property") if p.attributes.get("id") == "group"), "")
-    variable = make_variable(names[0], states, group, path, element.line)
+    variable = make_variable(names[0], states, group, complaints(path), element.line)
     parents = element.first("parents")
     return Raw(node, variable, tuple(ids), tuple(parents.text.split()) if parents else (), element.line)
 
@@ -93,7 +91,10 @@ def _renamed(element: Element, key: str, ids: list[str], path: str) -> list[str]
         names = None
     if not isinstance(names, dict) or not all(isinstance(n, str) for n in names.values()):
         raise FormatError(f"the property {key!r} must be a JSON object of names by id", path, found.line)
-    return [names.get(i, i) for i in ids]
+    renamed = [names.get(i, i) for i in ids]
+    if any("\ud800" <= c <= "\udfff" for name in renamed for c in name):
+        raise FormatError(f"the property {key!r} holds half a character, which is no text", path, found.line)
+    return renamed
 
 
 def _mechanism(element: Element, raw: Raw, parent_cards: list[int], path: str) -> Listed:
@@ -102,7 +103,7 @@ def _mechanism(element: Element, raw: Raw, parent_cards: list[int], path: str) -
     if values is None:
         raise FormatError(f"node {raw.id!r} has no <{wanted}>", path, element.line)
     if element.tag == "cpt":
-        return Table(_rescaled(read_table(values.text, [*parent_cards, raw.card], raw.id, path, values.line)))
+        return Table(_rescaled(read_table(values, [*parent_cards, raw.card], raw.id, path)))
     if element.tag == "deterministic":
         return Table(_truth_table(values, raw, parent_cards, path))
     return _noisy_max(element, values, raw, parent_cards, path)
@@ -117,7 +118,7 @@ def _rescaled(table: Floats) -> Floats:
 
 def _truth_table(values: Element, raw: Raw, parent_cards: list[int], path: str) -> Floats:
     results = values.text.split()
-    rows = bounded_product(parent_cards, len(results) + 1)
+    rows = size_of(parent_cards, len(results))
     if len(results) != rows:
         raise FormatError(f"node {raw.id!r} has {len(results)} resulting states, which do not fit its parents", path, values.line)
     if rows * raw.card > MAX_EXPANDED:
@@ -125,7 +126,7 @@ def _truth_table(values: Element, raw: Raw, parent_cards: list[int], path: str) 
     position = {state: k for k, state in enumerate(raw.state_ids)}
     unknown = next((r for r in results if r not in position), None)
     if unknown is not None:
-        raise FormatError(f"node {raw.id!r} has no state {unknown[:60]!r}", path, values.line)
+        raise FormatError(f"node {raw.id!r} has no state {shown(unknown)}", path, values.line)
     table = np.zeros((rows, raw.card))
     table[np.arange(rows), [position[r] for r in results]] = 1
     return table.reshape([*parent_cards, raw.card])
@@ -133,7 +134,7 @@ def _truth_table(values: Element, raw: Raw, parent_cards: list[int], path: str) 
 
 def _noisy_max(element: Element, values: Element, raw: Raw, parent_cards: list[int], path: str) -> ListedMax:
     count = (sum(parent_cards) + 1) * raw.card
-    columns = read_numbers(values.text, count, f"the noisy-max {raw.id!r}", path, values.line).reshape(-1, raw.card)
+    columns = read_numbers(values, count, f"the noisy-max {raw.id!r}", path).reshape(-1, raw.card)
     given = element.first("strengths")
     tokens = given.text.split() if given else [str(s) for card in parent_cards for s in range(card)]
     if len(tokens) != sum(parent_cards):
@@ -207,24 +208,4 @@ def _property_lines(group: str, names: dict[str, str], states: dict[str, str]) -
 
 
 def _ids(names: Iterable[str]) -> dict[str, str]:
-    """A unique id for each name: itself where it may be one, else made of what may stay.
-
-    >>> _ids(["a_b", "a b", "1"])
-    {'a_b': 'a_b', 'a b': 'a_b_2', '1': 'x1'}
-    """
-    names = list(names)
-    taken = {name for name in names if _ID.fullmatch(name)}
-    following: dict[str, int] = {}
-    ids: dict[str, str] = {}
-    for name in names:
-        if _ID.fullmatch(name):
-            ids[name] = name
-            continue
-        base = re.sub(r"[^A-Za-z0-9_]", "_", name)
-        base = candidate = base if _ID.fullmatch(base) else "x" + base
-        while candidate in taken:
-            following[base] = following.get(base, 1) + 1
-            candidate = f"{base}_{following[base]}"
-        taken.add(candidate)
-        ids[name] = candidate
-    return ids
+    return identifiers(names, _ID.fullmatch)

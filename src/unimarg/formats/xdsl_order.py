@@ -15,7 +15,7 @@ from typing import TypeAlias
 import numpy as np
 
 from unimarg.errors import FormatError
-from unimarg.formats.assemble import MAX_TABLE_PARENTS, Node
+from unimarg.formats.assemble import MAX_AXES, Node, size_of
 from unimarg.network import Floats, Mechanism, NoisyMax, Table, Variable
 
 MAX_EXPANDED_ENTRIES = 2**20  # of all conflicting noisy-max nodes of a file together
@@ -59,8 +59,8 @@ def ordered_nodes(raws: Mapping[str, Raw], path: str) -> list[Node]:
         listed = raw.mechanism
         assert listed is not None
         if isinstance(listed, ListedMax) and raw.id not in kept:
-            budget -= _size(raw, raws)
-            if budget < 0 or len(raw.parents) > MAX_TABLE_PARENTS:
+            budget -= size_of([raw.card, *(raws[p].card for p in raw.parents)], MAX_EXPANDED_ENTRIES)
+            if budget < 0 or len(raw.parents) >= MAX_AXES:
                 message = f"the noisy-max {raw.id!r} has a parent whose neutral state differs from what another noisy-max node needs"
                 raise FormatError(f"{message}, and is too large to become a table", path, raw.line)
         mechanism = _permuted(listed, raw.id in kept, own, of_parents)
@@ -99,11 +99,6 @@ def _with_first(neutral: int, strengths: tuple[int, ...], is_max: bool) -> list[
 
 def _log_size(raw: Raw, raws: Mapping[str, Raw]) -> float:
     return log(raw.card) + sum(log(raws[p].card) for p in raw.parents)
-
-
-def _size(raw: Raw, raws: Mapping[str, Raw]) -> int:
-    # capped: the true number may have thousands of digits
-    return 2**62 if _log_size(raw, raws) > 40 else round(np.exp(_log_size(raw, raws)))
 
 
 def _permuted(listed: Listed, keep: bool, own: list[int], of_parents: list[list[int]]) -> Mechanism:

@@ -9,9 +9,9 @@ not written, because aGrUM's reader cannot pass over it.
 
 from __future__ import annotations
 
-from unimarg.errors import FormatError, NetworkError
-from unimarg.formats.assemble import Node, assemble, check_parents, make_variable, read_table
-from unimarg.formats.safe_xml import SPACE, Element, escape, leaf, parse
+from unimarg.errors import FormatError
+from unimarg.formats.assemble import Node, build, check_parents, full_table, make_variable
+from unimarg.formats.safe_xml import SPACE, Element, complaints, escape, leaf, parse, read_table
 from unimarg.network import Network, Table, Variable
 
 
@@ -31,7 +31,7 @@ def read(data: bytes, path: str) -> Network:
         lines[variable.name], variables[variable.name] = element.line, variable
     defined: dict[str, Node] = {}
     for element in network.all("DEFINITION"):
-        node = _definition(element, variables, lines, path)
+        node = _definition(element, variables, path)
         if node.variable.name in defined:
             raise FormatError(f"variable {node.variable.name!r} is defined twice", path, element.line)
         defined[node.variable.name] = node
@@ -41,7 +41,7 @@ def read(data: bytes, path: str) -> Network:
     if not variables:
         raise FormatError("the network has no variables", path, network.line)
     title = network.first("NAME")
-    return assemble([defined[name] for name in variables], (title.content if title else "") or "network", path)
+    return build([defined[name] for name in variables], (title.content if title else "") or "network", complaints(path))
 
 
 def _variable(element: Element, path: str) -> Variable:
@@ -53,7 +53,7 @@ def _variable(element: Element, path: str) -> Variable:
     if kind != "nature":
         raise FormatError(f"variable {name!r} is a {kind[:40]} node; only chance (nature) nodes can be read", path, element.line)
     states = [o.content for o in element.all("OUTCOME")]
-    return make_variable(name, states, _group(element), path, element.line)
+    return make_variable(name, states, _group(element), complaints(path), element.line)
 
 
 def _group(element: Element) -> str:
@@ -65,16 +65,16 @@ def _group(element: Element) -> str:
     return ""
 
 
-def _definition(element: Element, variables: dict[str, Variable], lines: dict[str, int], path: str) -> Node:
+def _definition(element: Element, variables: dict[str, Variable], path: str) -> Node:
     targets, tables = element.all("FOR"), element.all("TABLE")
     if len(targets) != 1 or len(tables) != 1:
         raise FormatError("a DEFINITION needs one FOR and one TABLE", path, element.line)
     name, given = targets[0].content, tuple(g.content for g in element.all("GIVEN"))
     if name not in variables:
         raise FormatError(f"a DEFINITION is for {name!r}, which is no variable", path, element.line)
-    check_parents(name, given, lines, path, element.line)
+    check_parents(name, given, variables, complaints(path), element.line)
     cards = [*(variables[g].card for g in given), variables[name].card]
-    return Node(variables[name], given, Table(read_table(tables[0].text, cards, name, path, tables[0].line)), element.line)
+    return Node(variables[name], given, Table(read_table(tables[0], cards, name, path)), element.line)
 
 
 def write(net: Network) -> str:
@@ -99,8 +99,5 @@ def _group_property(group: str) -> str:
 
 
 def _rows(net: Network, i: int) -> str:
-    try:
-        table = net.mechanisms[i].expand()
-    except NetworkError as e:
-        raise FormatError(f"variable {net.names[i]!r} cannot be written as XMLBIF: {e}; .xdsl can hold it") from None
+    table = full_table(net, i)
     return "\n".join("\t\t" + " ".join(map(repr, row)) for row in table.reshape(-1, table.shape[-1]).tolist())

@@ -1,0 +1,55 @@
+"""What a person sees on a terminal: posteriors as bars, facts as two columns.
+
+Names come from files and are shown as they are: never as markup, never cut off where the output goes to a file.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator
+
+from rich.console import Console
+from rich.table import Table as Grid
+from rich.text import Text
+
+from unimarg.posterior import Posterior
+
+WIDTH = 24  # characters of a full bar
+
+
+def console() -> Console:
+    """Standard output; nothing is wrapped or cut in a file or a pipe."""
+    return Console(highlight=False, width=None if sys.stdout.isatty() else 10_000)
+
+
+def columns(rows: Iterable[tuple[str, str]]) -> Grid:
+    """A name and what there is to say of it, line by line."""
+    grid = Grid.grid(padding=(0, 2))
+    for row in rows:
+        grid.add_row(*map(plain, row))
+    return grid
+
+
+def bars(post: Posterior, names: Iterable[str]) -> Grid:
+    """A bar for every state of the variables named."""
+    block, sliver = ("█", "▏") if (sys.stdout.encoding or "").lower().startswith("utf") else ("#", ".")
+    grid = Grid(box=None, pad_edge=False)
+    grid.add_column("variable", no_wrap=True)
+    grid.add_column("state", no_wrap=True)
+    grid.add_column("probability", no_wrap=True, justify="right")
+    grid.add_column("")
+    for name in names:
+        for k, (state, p) in enumerate(post[name].items()):
+            bar = block * round(WIDTH * p) or (sliver if p > 0 else "")
+            grid.add_row(plain(name if k == 0 else ""), plain(state), f"{p:.4f}", Text(bar, "cyan"))
+    return grid
+
+
+def plain(text: str) -> Text:
+    """Text as it stands, control characters made visible."""
+    return Text("".join(_visible(text)))
+
+
+def _visible(text: str) -> Iterator[str]:
+    for c in text:
+        yield c if c.isprintable() else c.encode("unicode_escape").decode()
