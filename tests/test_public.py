@@ -20,6 +20,7 @@ def test_public_names():
         "EvidenceError",
         "FormatError",
         "ImpossibleEvidenceError",
+        "Marginalizer",
         "Network",
         "NetworkError",
         "NoisyMax",
@@ -27,6 +28,7 @@ def test_public_names():
         "Posterior",
         "Table",
         "TooExpensiveError",
+        "TrainingError",
         "UnimargError",
         "UsageError",
         "Variable",
@@ -35,11 +37,13 @@ def test_public_names():
         "from_pgmpy",
         "from_pyagrum",
         "load",
+        "load_model",
         "medical",
         "sample",
         "save",
         "to_pgmpy",
         "to_pyagrum",
+        "train",
     ]
     for name in um.__all__:
         assert callable(getattr(um, name))

@@ -17,6 +17,7 @@ from unimarg.errors import (
     ImpossibleEvidenceError,
     NetworkError,
     TooExpensiveError,
+    TrainingError,
     UnimargError,
     UsageError,
 )
@@ -29,12 +30,16 @@ from unimarg.network import Network, NoisyMax, NoisyOr, Table, Variable
 from unimarg.posterior import Posterior
 
 if TYPE_CHECKING:
+    from unimarg.checkpoint import load_model
     from unimarg.compiled import sample
+    from unimarg.marginalizer import Marginalizer
+    from unimarg.trainer import train
 
 __all__ = [
     "EvidenceError",
     "FormatError",
     "ImpossibleEvidenceError",
+    "Marginalizer",
     "Network",
     "NetworkError",
     "NoisyMax",
@@ -42,6 +47,7 @@ __all__ = [
     "Posterior",
     "Table",
     "TooExpensiveError",
+    "TrainingError",
     "UnimargError",
     "UsageError",
     "Variable",
@@ -50,15 +56,22 @@ __all__ = [
     "from_pgmpy",
     "from_pyagrum",
     "load",
+    "load_model",
     "medical",
     "sample",
     "save",
     "to_pgmpy",
     "to_pyagrum",
+    "train",
 ]
 
 # what needs JAX, which takes more than a second to import, is imported when first used
-_LAZY = {"sample": "unimarg.compiled"}
+_LAZY = {
+    "Marginalizer": "unimarg.marginalizer",
+    "load_model": "unimarg.checkpoint",
+    "sample": "unimarg.compiled",
+    "train": "unimarg.trainer",
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -12,7 +12,7 @@ import json
 import os
 from collections.abc import Mapping
 from os import PathLike
-from typing import Any
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
@@ -136,7 +136,7 @@ def _about(data: bytes) -> dict[str, Any]:
 def _fill(architecture: Architecture, net: Network, tensors: Mapping[str, np.ndarray]) -> Trunk:
     """A trunk of this architecture with the file's weights; every shape must be the expected one."""
     ragged = Ragged(tuple(net.cards.tolist()))
-    like = jax.eval_shape(lambda: Trunk.make(jax.random.key(0), architecture, len(net) + ragged.slots, ragged.slots))
+    like = jax.eval_shape(lambda: Trunk.make(0, architecture, len(net) + ragged.slots, ragged.slots))
     leaves, tree = jax.tree.flatten(like)
     found = [tensors[f"trunk.{i}"] for i in range(len(leaves))]
     for i, (f, leaf) in enumerate(zip(found, leaves, strict=True)):
@@ -220,4 +220,4 @@ def _mask_from_json(given: dict[str, Any]) -> Any:
         fields["base"] = _mask_from_json(fields["base"])
     if "masks" in fields:
         fields["masks"] = tuple(_mask_from_json(m) for m in fields["masks"])
-    return kind(**{k: tuple(v) if isinstance(v, list) else v for k, v in fields.items()})
+    return cast(Any, kind)(**{k: tuple(v) if isinstance(v, list) else v for k, v in fields.items()})

@@ -18,6 +18,7 @@ import typer
 from unimarg.errors import EvidenceError, UnimargError, UsageError, closest
 
 if TYPE_CHECKING:
+    from unimarg.marginalizer import Marginalizer
     from unimarg.network import Network
     from unimarg.posterior import Posterior
 
@@ -26,6 +27,7 @@ app = typer.Typer(
 )
 
 NetworkArgument = Annotated[str, typer.Argument(metavar="NETWORK", help="A network file, or the name of an example: asia, alarm, clinic.")]
+ModelArgument = Annotated[str, typer.Argument(metavar="NETWORK", help="A trained model (.um), a network file, or the name of an example.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for a program to read.")]
 SeedOption = Annotated[int, typer.Option(help="The same seed gives the same answer.")]
 
@@ -64,13 +66,13 @@ def _root() -> None:
 
 
 @app.command()
-def info(network: NetworkArgument, as_json: JsonOption = False) -> None:
-    """Describe a network.
+def info(network: ModelArgument, as_json: JsonOption = False) -> None:
+    """Describe a network or a trained model.
 
     Example: unimarg info alarm
     """
-    net = _network(network)
-    facts = _facts(net)
+    model = _model(network)
+    facts = _facts(_network(network)) if model is None else _facts(model.net) | _model_facts(model)
     if as_json:
         return print(json.dumps(facts, indent=2))
     from unimarg import terminal
@@ -102,6 +104,25 @@ def _facts(net: Network) -> dict[str, Any]:
         "most_states": int(net.cards.max()),
         "levels": int(net.levels.max()) + 1,
         "groups": groups,
+    }
+
+
+def _model_facts(model: Marginalizer) -> dict[str, Any]:
+    import jax
+
+    architecture, history = model.recipe.architecture, model.history
+    return {
+        "preset": model.recipe.preset,
+        "hidden": " x ".join(map(str, architecture.hidden)) + (" (residual)" if architecture.residual else ""),
+        "heads": ", ".join(architecture.heads),
+        "weights": sum(a.size for a in jax.tree.leaves(model.trunk)),
+        "encoding": model.recipe.encoding,
+        "steps": history.get("steps"),
+        "training_samples": history.get("samples"),
+        "training_seconds": history.get("seconds"),
+        "loss": history.get("loss"),
+        "seed": history.get("seed"),
+        "finished": history.get("steps") == history.get("planned_steps"),
     }
 
 
@@ -191,8 +212,72 @@ def _progress(total: int, what: str, show: bool) -> Any:
 
 
 @app.command()
-def query(
+def train(
     network: NetworkArgument,
+    output: Annotated[Path, typer.Option("-o", "--output", help="The model to write, a .um file.")],
+    preset: Annotated[str, typer.Option(help="default, small (for high query rates) or paper.")] = "default",
+    budget: Annotated[str, typer.Option(help="A time, everything included, or a number of steps: 60s, 10min, '20000 steps'.")] = "60s",
+    seed: SeedOption = 0,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with the unfinished run in the output file.")] = False,
+    observable: Annotated[
+        list[str] | None, typer.Option("--observable", help="A variable that can be observed; any if not given. Repeatable.")
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Train a Universal Marginalizer. Ctrl-C saves and stops; --resume goes on.
+
+    Example: unimarg train alarm -o alarm.um --budget 2min
+    """
+    import signal
+
+    from unimarg import masking
+    from unimarg.trainer import train
+
+    net = _network(network)
+    mask = masking.observable(net, observable) if observable else None
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # a polite kill is a Ctrl-C
+    with _training_bar() as progress:
+        model = train(net, preset, budget, seed, mask=mask, checkpoint=output, resume=resume, progress=progress)
+    facts = _model_facts(model)
+    if as_json:
+        print(json.dumps({"file": str(output), **facts}, indent=2))
+    else:
+        print(f"{output}: {facts['weights']:,} weights, {facts['steps']:,} steps in {facts['training_seconds']:.0f} s")
+    if not facts["finished"]:
+        print(f"unimarg: stopped early; go on with --resume -o {output}", file=sys.stderr)
+        sys.exit(130)
+
+
+def _training_bar() -> Any:
+    """A bar with loss and speed on a terminal; else a line every half minute."""
+    import contextlib
+
+    @contextlib.contextmanager
+    def bar() -> Iterator[Any]:
+        from rich.console import Console
+        from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+        quiet = not sys.stderr.isatty()
+        columns = (TextColumn("training"), BarColumn(), TextColumn("{task.description}"), TimeRemainingColumn())
+        with Progress(*columns, console=Console(stderr=True), disable=quiet) as progress:
+            task = progress.add_task("compiling", total=None)
+            spoken = [0.0]
+
+            def tell(p: Any) -> None:
+                text = f"step {p.step:,} of {p.steps:,}  loss {p.loss:.4f}  {p.samples_per_second:,.0f} samples/s"
+                progress.update(task, completed=p.step, total=p.steps, description=text)
+                if quiet and p.seconds - spoken[0] > 30:
+                    spoken[0] = p.seconds
+                    print(text, file=sys.stderr, flush=True)
+
+            yield tell
+
+    return bar()
+
+
+@app.command()
+def query(
+    network: ModelArgument,
     evidence: Annotated[
         list[str] | None,
         typer.Option(
@@ -204,7 +289,9 @@ def query(
     ] = None,
     case: Annotated[Path | None, typer.Option("--case", help="A JSON file with evidence as an object.")] = None,
     target: Annotated[list[str] | None, typer.Option("-t", "--target", help="A variable to report; all if not given.")] = None,
-    method: Annotated[str, typer.Option(help="exact")] = "exact",
+    method: Annotated[
+        str | None, typer.Option(help="um (one pass of a trained model) or exact; um for a model, exact for a network if not given.")
+    ] = None,
     memory: Annotated[float, typer.Option(help="GiB that exact inference may use.")] = 4.0,
     as_json: JsonOption = False,
 ) -> None:
@@ -212,13 +299,21 @@ def query(
 
     Example: unimarg query asia -e dysp=yes -e smoke=no -t lung
     """
-    if method != "exact":
-        raise UsageError(f"there is no method {method!r}; {closest(method, ['exact'])}")
-    from unimarg.exact import exact
-
-    net = _network(network)
+    model = _model(network)
+    net = _network(network) if model is None else model.net
+    method = method or ("exact" if model is None else "um")
+    if method not in ("um", "exact"):
+        raise UsageError(f"there is no method {method!r}; {closest(method, ['um', 'exact'])}")
+    if method == "um" and model is None:
+        raise UsageError(f"method 'um' needs a trained model, which {network} is not; make one with: unimarg train {network} -o model.um")
     findings = _findings(net, case, evidence or [])
-    post = exact(net, findings, target or None, memory=memory * 2**30)
+    if method == "um":
+        assert model is not None
+        post = model.query(findings, target or None)
+    else:
+        from unimarg.exact import exact
+
+        post = exact(net, findings, target or None, memory=memory * 2**30)
     print(json.dumps(post.to_dict(), indent=2)) if as_json else _show(post, set(findings) if target is None else set())
 
 
@@ -269,7 +364,8 @@ def _show(post: Posterior, hidden: set[str]) -> None:
 
     console = terminal.console()
     console.print(terminal.bars(post, [name for name in post if name not in hidden] or list(post)))
-    console.print(f"[dim]{post.method}, log P(evidence) = {post.log_evidence:.6g}, {post.seconds * 1000:.0f} ms[/dim]")
+    trust = post.message if post.method == "um" else f"log P(evidence) = {post.log_evidence:.6g}"
+    console.print(f"[dim]{post.method}, {trust}, {post.seconds * 1000:.0f} ms[/dim]")
 
 
 @app.command()
@@ -278,6 +374,15 @@ def demo() -> None:
     from unimarg.demo import run
 
     run()
+
+
+def _model(source: str) -> Marginalizer | None:
+    """The trained model in a .um file, else None."""
+    if not source.lower().endswith(".um"):
+        return None
+    from unimarg.checkpoint import load_model
+
+    return load_model(source)
 
 
 def _network(source: str) -> Network:

@@ -118,9 +118,8 @@ class Marginalizer:
     def embed(self, evidence: Mapping[str, object] | Iterable[Mapping[str, object]] | None) -> np.ndarray:
         """The trunk's last hidden layer, ``[width]`` or ``[rows, width]``: features for learning downstream."""
         single = evidence is None or isinstance(evidence, Mapping)
-        given = [evidence] if single else list(evidence)
-        known, values = self._arrays([parse_evidence(self.net, e) for e in given])  # pyright: ignore[reportArgumentType]
-        (out,) = self._forward(known, values, features=True)
+        rows: list[Any] = [evidence] if single else list(evidence)  # pyright: ignore[reportArgumentType]
+        (out,) = self._forward(*self._arrays([parse_evidence(self.net, e) for e in rows]), features=True)
         return out[0] if single else out
 
     def _arrays(self, evidence: Sequence[Evidence]) -> tuple[np.ndarray, list[np.ndarray]]:
@@ -131,7 +130,7 @@ class Marginalizer:
             for i, value in [*e.hard.items(), *e.virtual.items()]:
                 known[row, self.ragged.place[i]] = True
                 group, j = self.ragged.member[i]
-                values[group][row, j] = value / value.sum() if isinstance(value, np.ndarray) else np.arange(self.net.cards[i]) == value
+                values[group][row, j] = value / value.sum() if isinstance(value, np.ndarray) else np.arange(int(self.net.cards[i])) == value
         return known, values
 
     def _marginals(self, known: np.ndarray, values: list[np.ndarray]) -> np.ndarray:

@@ -104,7 +104,7 @@ class Posterior(Mapping[str, dict[str, float]]):
             "samples": self.samples,
             "seconds": self.seconds,
             "marginals": {n: self[n] for n in self},
-            "std_errors": {n: self.error(n) for n in self},
+            "std_errors": {n: {s: number(e) for s, e in self.error(n).items()} for n in self},
         }
 
     def __repr__(self) -> str:

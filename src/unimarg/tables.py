@@ -25,7 +25,7 @@ def states_from_frame(net: Network, frame: pd.DataFrame) -> np.ndarray:
         raise UsageError(f"column {frame.columns[frame.columns.duplicated()][0]!r} is there twice")
     for name in frame.columns:
         i = net.index[name]
-        states[:, i] = _column(net.variables[i], frame[name])
+        states[:, i] = _column(net.variables[i], frame.loc[:, name])
     return states
 
 

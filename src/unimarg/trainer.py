@@ -143,7 +143,7 @@ class _Run:
 
     def go(self, resume: bool) -> Marginalizer:
         given = Given(self.compiled.arrays, key_from_seed(self.seed), *prior_slots(self.priors, self.ragged), jnp.int32(0))
-        state = initial_state(self.plan, given)
+        state = initial_state(self.plan, self.seed)
         if resume:
             assert self.path is not None
             state, steps = load_state(self.path, self._model(state, 0), state)

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
@@ -30,7 +30,7 @@ from unimarg.ragged import Parts, Ragged, take_rows
 from unimarg.teacher import Teacher
 from unimarg.trunk import Trunk
 
-MASKS, CHANNELS, DROPOUT, WEIGHTS = range(1, 5)  # streams of random numbers beside the samples' own
+MASKS, CHANNELS, DROPOUT = range(1, 4)  # streams of random numbers beside the samples' own
 
 
 @dataclass(frozen=True)
@@ -87,12 +87,10 @@ def learning_rate(recipe: Recipe, step: jax.Array, steps: jax.Array) -> jax.Arra
     return recipe.learning_rate * jnp.minimum(rising, falling).astype(jnp.float32)
 
 
-def initial_state(plan: Plan, given: Given) -> State:
+def initial_state(plan: Plan, seed: int) -> State:
     inputs = len(plan.ragged.cards) + plan.ragged.slots
-    key = jax.random.wrap_key_data(stream(given.key, WEIGHTS), impl="threefry2x32")
-    trunk = Trunk.make(key, plan.recipe.architecture, inputs, plan.ragged.slots)
-    average = jax.tree.map(jnp.copy, trunk) if plan.recipe.average else None
-    return State(jnp.int32(0), trunk, average, optimizer(plan.recipe).init(trunk))
+    trunk = Trunk.make(seed, plan.recipe.architecture, inputs, plan.ragged.slots)
+    return State(jnp.int32(0), trunk, trunk if plan.recipe.average else None, optimizer(plan.recipe).init(cast(Any, trunk)))
 
 
 @partial(jax.jit, static_argnames=("plan",))
@@ -109,7 +107,7 @@ def run_steps(plan: Plan, given: Given, state: State) -> tuple[State, jax.Array]
 
     def step(state: State, batch: tuple[jax.Array, ...]) -> tuple[State, jax.Array]:
         value, gradient = jax.value_and_grad(loss)(state.trunk, plan, given, *batch)
-        updates, optimizer_state = optimizer(plan.recipe).update(gradient, state.optimizer, state.trunk)
+        updates, optimizer_state = optimizer(plan.recipe).update(gradient, state.optimizer, cast(Any, state.trunk))
         rate = learning_rate(plan.recipe, state.step, given.steps)
         trunk = jax.tree.map(lambda w, u: w + rate * u, state.trunk, updates)
         average = state.average

@@ -47,9 +47,10 @@ class Linear(eqx.Module):
     bias: jax.Array  # [out]
 
     @classmethod
-    def make(cls, key: jax.Array, inputs: int, outputs: int, scale: float) -> Linear:
+    def make(cls, rng: np.random.Generator, inputs: int, outputs: int, scale: float) -> Linear:
         """Normal weights with standard deviation ``scale`` / sqrt(inputs)."""
-        return cls(jax.random.normal(key, (inputs, outputs)) * np.float32(scale / np.sqrt(inputs)), jnp.zeros(outputs))
+        weight = rng.standard_normal((inputs, outputs), dtype=np.float32) * np.float32(scale / np.sqrt(inputs))
+        return cls(jnp.asarray(weight), jnp.zeros(outputs))
 
     def __call__(self, x: jax.Array, half: bool) -> jax.Array:
         """float32 throughout, or bfloat16 products summed in float32."""
@@ -83,7 +84,9 @@ class Trunk(eqx.Module):
     architecture: Architecture = eqx.field(static=True)
 
     @classmethod
-    def make(cls, key: jax.Array, architecture: Architecture, inputs: int, slots: int) -> Trunk:
+    def make(cls, seed: int, architecture: Architecture, inputs: int, slots: int) -> Trunk:
+        """Random weights, drawn on the host: compiling their generator would take longer than using it."""
+        rng = np.random.Generator(np.random.PCG64(seed))
         hidden, residual = architecture.hidden, architecture.residual
         if residual:
             shapes = [(inputs, hidden[0], 1.0)]
@@ -91,12 +94,11 @@ class Trunk(eqx.Module):
                 shapes += [(width, width, np.sqrt(2)), (width, width, 1 / len(hidden))]
         else:
             shapes = [(a, b, np.sqrt(2)) for a, b in zip((inputs, *hidden), hidden, strict=False)]
-        keys = jax.random.split(key, len(shapes) + 1)
-        layers = [Linear.make(k, *shape) for k, shape in zip(keys, shapes, strict=False)]
+        layers = [Linear.make(rng, *shape) for shape in shapes]
         norms = [Norm.make(hidden[0]) for _ in range(len(hidden) + 1)] if residual else []
         # a head of zeros starts at the prior, and at the table itself for messages
         scale = 0.0 if architecture.from_prior else 1.0
-        return cls(layers, norms, Linear.make(keys[-1], hidden[-1], len(architecture.heads) * slots, scale), architecture)
+        return cls(layers, norms, Linear.make(rng, hidden[-1], len(architecture.heads) * slots, scale), architecture)
 
     def features(self, x: jax.Array, half: bool = False, key: jax.Array | None = None) -> jax.Array:
         """The last hidden layer, ``[samples, width]``; ``key`` switches dropout on."""
