@@ -56,11 +56,8 @@ def main() -> None:
         mean, largest = errors(model.marginals_of_states(evidence), truth(net, evidence), evidence, net)
         figures = [f"{x:.6f}" for x in (mean.mean(), largest.mean(), largest.max())]
         name = Path(given.network).name.split(".")[0]
-        steps, seconds = model.history["steps"], f"{model.history['seconds']:.0f}"
-        out.writerow(
-            [name, given.preset, given.budget, " ".join(given.option), family, *figures, steps, seconds]
-            + [jax.devices()[0].device_kind, jax.__version__, given.seed]
-        )
+        run = [model.history["steps"], f"{model.history['seconds']:.0f}", jax.devices()[0].device_kind, jax.__version__, given.seed]
+        out.writerow([name, given.preset, given.budget, " ".join(given.option), family, *figures, *run])
 
 
 if __name__ == "__main__":
