@@ -136,7 +136,7 @@ def _about(data: bytes) -> dict[str, Any]:
 def _fill(architecture: Architecture, net: Network, tensors: Mapping[str, np.ndarray]) -> Trunk:
     """A trunk of this architecture with the file's weights; every shape must be the expected one."""
     ragged = Ragged(tuple(net.cards.tolist()))
-    like = jax.eval_shape(lambda: Trunk.make(0, architecture, len(net) + ragged.slots, ragged.slots))
+    like = jax.eval_shape(lambda: Trunk.make(None, architecture, len(net) + ragged.slots, ragged.slots))
     leaves, tree = jax.tree.flatten(like)
     found = [tensors[f"trunk.{i}"] for i in range(len(leaves))]
     for i, (f, leaf) in enumerate(zip(found, leaves, strict=True)):
