@@ -117,6 +117,12 @@ def test_mixture_weights():
     assert np.abs(z_scores(draw(Mixture((Fixed((0,)), Fixed((1,)))))[:2].sum(axis=1), np.array([0.5, 0.5]))).max() < 4
 
 
+@pytest.mark.parametrize("weights", [(0.35, 0.35, 0.2, 0.1), (1, 1, 1), (0.1,) * 7, (3, 1e-9, 7)])
+def test_a_mixture_made_of_its_own_weights_is_the_same(weights):
+    made = Mixture((UniformRate(),) * len(weights), weights)
+    assert Mixture(made.masks, made.weights) == made
+
+
 def test_a_mixture_inside_another_chooses_for_itself():
     inner = Mixture((Fixed((0,)), Fixed((1,))))
     expected = np.array([0.25, 0.25, 0.5])

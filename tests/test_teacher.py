@@ -1,11 +1,13 @@
 """Exact labels against enumeration."""
 
+import itertools
+
 import jax
 import numpy as np
 import pytest
-from networks import enumerate_all, random_evidence, random_network
 
 import unimarg as um
+from networks import enumerate_all, random_evidence, random_network
 from unimarg import Network, Variable
 from unimarg.teacher import make_teacher
 
@@ -65,7 +67,7 @@ def test_small_probabilities_do_not_underflow():
     # a chain of 60 findings of probability 1e-3 each: P(e) = 1e-180, far below float32
     names = [f"x{i}" for i in range(60)]
     variables = [Variable(n, ("no", "yes")) for n in names]
-    parents = {b: [a] for a, b in zip(names, names[1:], strict=False)}
+    parents = {b: [a] for a, b in itertools.pairwise(names)}
     table = np.array([[0.999, 0.001], [0.999, 0.001]])
     net = Network(variables, parents, {n: table if n in parents else table[0] for n in names})
     teacher = make_teacher(net, 1 << 20)

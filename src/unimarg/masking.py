@@ -9,6 +9,7 @@ Every draw is a function of (key, sample index, node), as in ``counter``.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Real
@@ -161,7 +162,9 @@ class Mixture:
         weights = tuple(map(float, self.weights)) or (1.0,) * len(self.masks)
         if len(weights) != len(self.masks) or not all(w >= 0 for w in weights) or not sum(weights) > 0:
             raise UsageError(f"a mixture of {len(self.masks)} masks needs as many weights, none negative, not {list(self.weights)}")
-        object.__setattr__(self, "weights", tuple(w / sum(weights) for w in weights))
+        total = math.fsum(weights)
+        # weights that add up to 1 stay as they are, to the last bit: a mixture read from a file is the one that was written
+        object.__setattr__(self, "weights", weights if abs(total - 1) < 1e-12 else tuple(w / total for w in weights))
 
     def draw(self, key: Key, samples: jax.Array, nodes: int) -> jax.Array:
         u = _sample_uniform(key, samples, np.uint32(WHICH - _depth(self)))
