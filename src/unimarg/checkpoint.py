@@ -81,7 +81,10 @@ def load_state(path: str | PathLike[str], expected: Marginalizer, like: State) -
         raise FormatError("this run is finished; there is nothing to resume", path)
     if any(f is None or f.shape != a.shape or f.dtype != a.dtype for f, a in zip(found, leaves, strict=True)):
         raise FormatError("the state of the run does not fit its recipe", path)
-    return jax.tree.unflatten(tree, [jnp.asarray(f) for f in found]), int(model.history["planned_steps"])
+    state, steps = jax.tree.unflatten(tree, [jnp.asarray(f) for f in found]), model.history.get("planned_steps")
+    if not isinstance(steps, int) or not 0 <= int(state.step) <= steps < 2**31:
+        raise FormatError(f"the run's number of steps is damaged: {int(state.step)} of {steps!r}", path)
+    return state, steps
 
 
 def check_writable(path: str | PathLike[str]) -> None:
@@ -112,11 +115,14 @@ def _load(path: str | PathLike[str]) -> tuple[Marginalizer, Mapping[str, np.ndar
         trunk = _fill(made.architecture, net, tensors)
     except FormatError:
         raise
-    except (SafetensorError, UnimargError, KeyError, TypeError, ValueError, IndexError, AttributeError, RecursionError) as e:
+    except (SafetensorError, UnimargError, KeyError, TypeError, ValueError, IndexError, AttributeError, OverflowError, RecursionError) as e:
         raise FormatError(f"is not a unimarg model, or a damaged one: {_short(e)}", path) from e
-    if tuple(map(len, priors)) != tuple(net.cards):
+    if tuple(map(len, priors)) != tuple(net.cards) or not all((p > 0).all() and abs(p.sum() - 1) < 1e-6 for p in priors):
         raise FormatError("the priors do not fit the network", path)
-    return Marginalizer(net, made, trunk, priors, about.get("history") or {}), tensors
+    history = about.get("history")
+    if not isinstance(history, dict):
+        raise FormatError("does not say how it was trained", path)
+    return Marginalizer(net, made, trunk, priors, history), tensors
 
 
 def _short(e: Exception) -> str:
@@ -136,7 +142,7 @@ def _about(data: bytes) -> dict[str, Any]:
 def _fill(architecture: Architecture, net: Network, tensors: Mapping[str, np.ndarray]) -> Trunk:
     """A trunk of this architecture with the file's weights; every shape must be the expected one."""
     ragged = Ragged(tuple(net.cards.tolist()))
-    like = jax.eval_shape(lambda: Trunk.make(0, architecture, len(net) + ragged.slots, ragged.slots))
+    like = jax.eval_shape(lambda: Trunk.make(None, architecture, len(net) + ragged.slots, ragged.slots))
     leaves, tree = jax.tree.flatten(like)
     found = [tensors[f"trunk.{i}"] for i in range(len(leaves))]
     for i, (f, leaf) in enumerate(zip(found, leaves, strict=True)):
@@ -198,7 +204,7 @@ def _recipe_from_json(given: dict[str, Any]) -> Recipe:
 
 
 def _mask_to_json(mask: Any) -> dict[str, Any]:
-    if type(mask).__name__ not in MASKS:
+    if type(mask) not in MASKS.values():
         return {"kind": type(mask).__name__}  # the user's own: the model can be used, but not trained further
     out: dict[str, Any] = {"kind": type(mask).__name__}
     for f in dataclasses.fields(mask):

@@ -8,10 +8,15 @@ rate: 256 samples and 1e-3 (Adam's usual) are our choice.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from numbers import Real
 from typing import Any
 
+import jax
+import jax.numpy as jnp
+
+from unimarg.counter import key_from_seed
 from unimarg.encoding import ENCODINGS, Encoding
-from unimarg.errors import UsageError, closest
+from unimarg.errors import UsageError, closest, whole_number
 from unimarg.masking import Among, LogUniformRate, Mask, Mixture, Prefix, UniformRate, leaves
 from unimarg.network import Network
 from unimarg.trunk import Architecture
@@ -35,26 +40,55 @@ class Recipe:
     message_weight: float = 0.1  # of the message head's loss beside the marginal head's
     virtual: float = 0.0  # share of the shown nodes that are shown through a random channel
 
+    def __post_init__(self) -> None:
+        for name, allowed in (("encoding", ENCODINGS), ("labels", LABELS)):
+            if getattr(self, name) not in allowed:
+                raise UsageError(f"there is no {name} {getattr(self, name)!r}; {closest(getattr(self, name), allowed)}")
+        numbers: dict[str, float] = {
+            "batch": whole_number(self.batch, "the batch size", 1, 1 << 24),
+            "warm_up": whole_number(self.warm_up, "warm_up", 0, 2**31 - 1),
+        }
+        if self.batch & (self.batch - 1):
+            raise UsageError(f"the batch size must be a power of two, not {self.batch!r}")
+        for name, (least, most) in _RANGES.items():
+            value = getattr(self, name)
+            if not isinstance(value, Real) or not least <= value <= most:
+                raise UsageError(f"{name} must be a number from {least:g} to {most:g}, not {value!r}")
+            numbers[name] = float(value)
+        for name, value in numbers.items():  # plain Python numbers: they are compared and written into files
+            object.__setattr__(self, name, value)
+
+
+_RANGES = {"learning_rate": (0, 1e30), "average": (0, 1), "clip": (0, 1e30), "message_weight": (0, 1e30), "virtual": (0, 1)}
+LABELS = ("sample", "exact", "auto")
+
 
 def recipe(net: Network, preset: str = "default", mask: Mask | None = None, **changes: Any) -> Recipe:
     """A preset for a network, with changes: fields of ``Recipe`` or of ``Architecture`` by name."""
     if preset not in PRESETS:
         raise UsageError(f"there is no preset {preset!r}; {closest(preset, PRESETS)}")
     made = PRESETS[preset](net)
-    for name, value in changes.items():
-        if name in Architecture.__dataclass_fields__:
-            made = replace(made, architecture=replace(made.architecture, **{name: value}))
-        elif name in Recipe.__dataclass_fields__ and name not in ("preset", "architecture", "mask"):
-            made = replace(made, **{name: value})
-        else:
+    for name in changes:
+        if name not in OPTIONS:
             raise UsageError(f"there is no training option {name!r}; {closest(name, OPTIONS)}")
-    if made.encoding not in ENCODINGS:
-        raise UsageError(f"there is no encoding {made.encoding!r}; {closest(made.encoding, ENCODINGS)}")
-    if made.labels not in LABELS:
-        raise UsageError(f"there are no labels {made.labels!r}; {closest(made.labels, LABELS)}")
-    if made.batch < 1 or made.batch & (made.batch - 1):
-        raise UsageError(f"the batch size must be a power of two, not {made.batch!r}")
-    return replace(made, mask=mask) if mask is not None else made
+    inner = {name: value for name, value in changes.items() if name in Architecture.__dataclass_fields__}
+    outer = {name: value for name, value in changes.items() if name not in inner}
+    made = replace(made, architecture=replace(made.architecture, **inner), **outer)
+    if mask is None:
+        return made
+    _check_mask(mask, len(net))
+    return replace(made, mask=mask)
+
+
+def _check_mask(mask: Mask, nodes: int) -> None:
+    """A mask that does not fit is an error before the training."""
+    if not hasattr(mask, "draw"):
+        raise UsageError(f"a mask is an object of unimarg.masking, not {mask!r}")
+    drawn = jax.eval_shape(lambda: mask.draw(key_from_seed(0), jnp.arange(4, dtype=jnp.uint32), nodes))
+    if drawn.shape != (nodes, 4) or drawn.dtype != bool:
+        raise UsageError(
+            f"a mask must draw booleans [nodes, samples], not {drawn.dtype} {list(drawn.shape)} for {nodes} nodes and 4 samples"
+        )
 
 
 def _paper(net: Network) -> Recipe:
@@ -93,6 +127,5 @@ def _ours(name: str, net: Network, architecture: Architecture, batch: int) -> Re
     )
 
 
-LABELS = ("sample", "exact", "auto")
 PRESETS = {"default": _default, "small": _small, "paper": _paper}
 OPTIONS = sorted({*Architecture.__dataclass_fields__, *Recipe.__dataclass_fields__} - {"preset", "architecture", "mask"})

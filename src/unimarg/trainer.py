@@ -163,12 +163,13 @@ class _Run:
         jax.block_until_ready(run_steps(self.plan, given, state))
         a_call = time.perf_counter() - begin
         left = self.limits.seconds - (time.perf_counter() - self.start)
-        return self.plan.steps_per_call * max(1, int(0.97 * left / a_call))
+        return min(MAX_STEPS, self.plan.steps_per_call * max(1, int(0.97 * left / a_call)))
 
     def _loop(self, given: Given, state: State, steps: int) -> tuple[State, bool]:
         """The state at the end, and whether that was the planned one."""
         begin = saved = time.perf_counter()
         first = int(state.step)
+        good = state  # where the loss is known to be a number
         try:
             while int(state.step) < steps:
                 left = steps - int(state.step)
@@ -176,8 +177,9 @@ class _Run:
                 after, losses = run_steps(plan, given, state)
                 loss = float(losses.mean())
                 if not math.isfinite(loss):
-                    raise self._diverged(state, steps)
-                state, self.loss, now = after, loss, time.perf_counter()
+                    # the state the call began with is good only if its own loss, the call's first, is a number
+                    raise self._diverged(state if math.isfinite(float(losses[0])) else good, steps)
+                good, state, self.loss, now = state, after, loss, time.perf_counter()
                 if self.progress:
                     rate = (int(state.step) - first) * self.recipe.batch / (now - begin)
                     self.progress(Progress(int(state.step), steps, loss, rate, now - self.start))

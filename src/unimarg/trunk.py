@@ -9,16 +9,19 @@ the prior's where asked, for the message head lambda itself.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from numbers import Real
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from unimarg.errors import UsageError
+from unimarg.errors import UsageError, whole_number
 
 HEADS = ("marginal", "message")
+MAX_WIDTH = 1 << 24
 
 
 @dataclass(frozen=True)
@@ -32,14 +35,18 @@ class Architecture:
     from_prior: bool = False  # marginal logits start at the prior's
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "hidden", tuple(self.hidden))
+        # plain Python values: they are compared and written into files
+        if not isinstance(self.hidden, Sequence) or isinstance(self.hidden, str) or not self.hidden:
+            raise UsageError(f"hidden must be layer widths, such as (512, 512), not {self.hidden!r}")
+        object.__setattr__(self, "hidden", tuple(whole_number(h, "the width of a layer", 1, MAX_WIDTH) for h in self.hidden))
         object.__setattr__(self, "heads", tuple(self.heads))
-        if not self.hidden or any(not isinstance(h, int) or h < 1 for h in self.hidden):
-            raise UsageError(f"hidden must be layer widths of at least 1, not {self.hidden!r}")
+        if self.heads not in (HEADS[:1], HEADS):
+            raise UsageError(f"heads must be {HEADS[:1]} or {HEADS}, not {self.heads!r}")
         if self.residual and len(set(self.hidden)) > 1:
             raise UsageError(f"a residual trunk needs blocks of one width, not {self.hidden!r}")
-        if not 0 <= self.dropout < 1:
+        if not isinstance(self.dropout, Real) or not 0 <= self.dropout < 1:
             raise UsageError(f"dropout must be from 0 up to but not including 1, not {self.dropout!r}")
+        object.__setattr__(self, "dropout", float(self.dropout))
 
 
 class Linear(eqx.Module):
@@ -47,8 +54,10 @@ class Linear(eqx.Module):
     bias: jax.Array  # [out]
 
     @classmethod
-    def make(cls, rng: np.random.Generator, inputs: int, outputs: int, scale: float) -> Linear:
-        """Normal weights with standard deviation ``scale`` / sqrt(inputs)."""
+    def make(cls, rng: np.random.Generator | None, inputs: int, outputs: int, scale: float) -> Linear:
+        """Normal weights with standard deviation ``scale`` / sqrt(inputs); zeros without a generator."""
+        if rng is None:
+            return cls(jnp.zeros((inputs, outputs)), jnp.zeros(outputs))
         weight = rng.standard_normal((inputs, outputs), dtype=np.float32) * np.float32(scale / np.sqrt(inputs))
         return cls(jnp.asarray(weight), jnp.zeros(outputs))
 
@@ -84,9 +93,12 @@ class Trunk(eqx.Module):
     architecture: Architecture = eqx.field(static=True)
 
     @classmethod
-    def make(cls, seed: int, architecture: Architecture, inputs: int, slots: int) -> Trunk:
-        """Random weights, drawn on the host: compiling their generator would take longer than using it."""
-        rng = np.random.Generator(np.random.PCG64(seed))
+    def make(cls, seed: int | None, architecture: Architecture, inputs: int, slots: int) -> Trunk:
+        """Random weights, drawn on the host: compiling their generator would take longer than using it.
+
+        Without a seed there are zeros, which ``jax.eval_shape`` never makes.
+        """
+        rng = None if seed is None else np.random.Generator(np.random.PCG64(seed))
         hidden, residual = architecture.hidden, architecture.residual
         if residual:
             shapes = [(inputs, hidden[0], 1.0)]

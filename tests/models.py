@@ -1,0 +1,44 @@
+"""Small marginalizers for the tests: random ones, made in no time, and training runs that share their programs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+
+import unimarg as um
+from unimarg import Marginalizer, Network, trainer
+from unimarg.presets import recipe
+from unimarg.ragged import Ragged
+from unimarg.trunk import Trunk
+
+ASIA = um.example("asia")
+# every part of training: both heads, mixed masks, channels, clipping, averaging; runs with these options share two programs
+OPTIONS: dict[str, Any] = {"preset": "default", "hidden": (16,), "batch": 16, "labels": "sample"}
+CALL, STEPS = 8, 19  # two calls and a shorter one
+
+
+def random_model(net: Network, seed: int = 0, **options: Any) -> Marginalizer:
+    """As if trained: random weights, random priors."""
+    made = recipe(net, **({"preset": "paper", "hidden": (16,)} | options))
+    ragged = Ragged(tuple(net.cards.tolist()))
+    trunk = Trunk.make(seed, made.architecture, len(net) + ragged.slots, ragged.slots)
+    priors = tuple(np.random.default_rng(seed).dirichlet(np.full(k, 3.0)) for k in net.cards)
+    return Marginalizer(
+        net, made, trunk, priors, {"seed": seed, "steps": 5, "planned_steps": 5, "samples": 80, "seconds": 1.0, "loss": 0.5}
+    )
+
+
+def train(net: Network = ASIA, budget: str = f"{STEPS} steps", seed: int = 1, calls: int = CALL, **changes: Any) -> Marginalizer:
+    """A short run in calls of few steps."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(trainer._Run, "_steps_per_call", lambda self, accelerated: calls)
+        return um.train(net, **(OPTIONS | {"budget": budget, "seed": seed} | changes))
+
+
+def same(one: Any, other: Any) -> bool:
+    """Bit for bit."""
+    pairs = zip(jax.tree.leaves(one), jax.tree.leaves(other), strict=True)
+    return all(np.asarray(a).tobytes() == np.asarray(b).tobytes() for a, b in pairs)

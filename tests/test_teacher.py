@@ -1,0 +1,86 @@
+"""Exact labels against enumeration."""
+
+import itertools
+
+import jax
+import numpy as np
+import pytest
+
+import unimarg as um
+from networks import enumerate_all, random_evidence, random_network
+from unimarg import Network, Variable
+from unimarg.teacher import make_teacher
+
+SETS = 12
+
+
+def likelihoods(net, sets) -> list[np.ndarray]:
+    """``[K, sets]`` for each node."""
+    out = [np.ones((int(k), len(sets)), np.float32) for k in net.cards]
+    for s, evidence in enumerate(sets):
+        for i, k in evidence.hard.items():
+            out[i][:, s] = np.arange(net.cards[i]) == k
+        for i, likelihood in evidence.virtual.items():
+            out[i][:, s] = likelihood
+    return out
+
+
+def possible(net, rng, count) -> list:
+    found = []
+    while len(found) < count:
+        evidence = random_evidence(rng, net, 0.3, 0.2)
+        if np.isfinite(enumerate_all(net, evidence)[0]):
+            found.append(evidence)
+    return found
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_equals_enumeration(seed):
+    net = random_network(seed, 8, most=20_000)
+    teacher = make_teacher(net, 1 << 20)
+    sets = possible(net, np.random.default_rng(seed), SETS)
+    given = likelihoods(net, sets)
+    with jax.disable_jit():
+        found, log_evidence = teacher.marginals(given), np.asarray(teacher.log_evidence(given))
+    for s, evidence in enumerate(sets):
+        log_p, marginals = enumerate_all(net, evidence)
+        assert log_evidence[s] == pytest.approx(log_p, abs=2e-5)
+        for i, p in enumerate(marginals):
+            np.testing.assert_allclose(found[i][:, s], p, atol=3e-6)
+            assert (np.asarray(found[i][:, s])[p == 0] == 0).all()
+
+
+def test_compiled_on_asia_with_no_evidence_and_all():
+    net = um.example("asia")
+    teacher = make_teacher(net, 1 << 20)
+    states = um.sample(net, 5, seed=1)
+    given = [np.concatenate([np.ones((2, 1)), np.eye(2)[states[:, i]].T], axis=1).astype(np.float32) for i in range(8)]
+    marginals = jax.jit(teacher.marginals)(given)
+    prior = um.exact(net)
+    for i, p in enumerate(marginals):
+        np.testing.assert_allclose(p[:, 0], prior.probabilities[i], atol=2e-6)
+        np.testing.assert_allclose(p[:, 1:], np.eye(2)[states[:, i]].T, atol=2e-6)
+    np.testing.assert_allclose(jax.jit(teacher.log_evidence)(given)[1:], net.log_probability(states), atol=1e-5)
+
+
+def test_small_probabilities_do_not_underflow():
+    # a chain of 60 findings of probability 1e-3 each: P(e) = 1e-180, far below float32
+    names = [f"x{i}" for i in range(60)]
+    variables = [Variable(n, ("no", "yes")) for n in names]
+    parents = {b: [a] for a, b in itertools.pairwise(names)}
+    table = np.array([[0.999, 0.001], [0.999, 0.001]])
+    net = Network(variables, parents, {n: table if n in parents else table[0] for n in names})
+    teacher = make_teacher(net, 1 << 20)
+    given = [np.array([[0.0], [1.0]], np.float32)] * 59 + [np.ones((2, 1), np.float32)]
+    with jax.disable_jit():
+        assert float(teacher.log_evidence(given)[0]) == pytest.approx(59 * np.log(0.001), rel=1e-5)
+        np.testing.assert_allclose(teacher.marginals(given)[-1][:, 0], [0.999, 0.001], atol=1e-6)
+
+
+def test_large_cliques_have_no_teacher():
+    net = um.example("asia")
+    teacher = make_teacher(net, 1 << 20)
+    assert make_teacher(net, teacher.entries).entries == teacher.entries
+    assert make_teacher(net, teacher.entries - 1) is None
+    assert make_teacher(um.example("clinic"), 1 << 14) is None
+    assert make_teacher(um.medical(5, 60, 10, seed=0), 1 << 14) is None

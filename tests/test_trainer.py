@@ -1,0 +1,197 @@
+"""A run from outside: budgets, exact step counts, a clean stop, and going on to the same weights."""
+
+import numpy as np
+import pytest
+
+import unimarg as um
+from models import ASIA, CALL, STEPS, same, train
+from unimarg import trainer
+from unimarg.errors import FormatError, TrainingError, UsageError
+from unimarg.masking import Fixed
+from unimarg.trainer import estimate_priors, parse_budget
+
+
+@pytest.fixture(scope="module")
+def whole():
+    return train()
+
+
+@pytest.fixture(scope="module")
+def stopped(tmp_path_factory):
+    """A run that was interrupted after its first call, and its file."""
+    path = tmp_path_factory.mktemp("stopped") / "run.um"
+    return interrupt(path, CALL), path
+
+
+def interrupt(path, after: int):
+    def stop(p):
+        if p.step >= after:
+            raise KeyboardInterrupt
+
+    return train(checkpoint=path, progress=stop)
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds", "steps"),
+    [
+        ("60s", 60, None),
+        ("10 min", 600, None),
+        ("1.5h", 5400, None),
+        (" .5 Minutes ", 30, None),
+        ("20000 steps", None, 20000),
+        ("1 step", None, 1),
+        (f"{2**31 - 1}steps", None, 2**31 - 1),
+    ],
+)
+def test_budgets(text, seconds, steps):
+    assert parse_budget(text) == (seconds, steps)
+
+
+NONSENSE = ["", "60", "s", "-1s", "0s", "0 steps", "1.5 steps", f"{2**31} steps", "1e3 s", "nan s", "inf h", "9" * 400 + "s", "3 days"]
+
+
+@pytest.mark.parametrize("text", [*NONSENSE, 60, None])
+def test_nonsense_is_no_budget(text):
+    with pytest.raises(UsageError, match="steps"):
+        parse_budget(text)
+    with pytest.raises(UsageError, match="steps"):
+        um.train(ASIA, budget=text)
+
+
+def test_exactly_as_many_steps_as_asked(whole):
+    seen = []
+    again = train(progress=seen.append)
+    assert [p.step for p in seen] == [8, 16, STEPS]
+    assert [p.steps for p in seen] == [STEPS] * 3
+    assert all(np.isfinite(p.loss) and p.samples_per_second > 0 and p.seconds > 0 for p in seen)
+    assert {k: again.history[k] for k in ("steps", "planned_steps", "samples", "seed")} == {
+        "steps": STEPS,
+        "planned_steps": STEPS,
+        "samples": 16 * STEPS,
+        "seed": 1,
+    }
+    assert same(again.trunk, whole.trunk)  # the same seed, the same weights
+    assert same(again.priors, whole.priors)
+    assert not same(train(seed=2).trunk, whole.trunk)
+
+
+def test_interrupted_saved_returned_and_resumed_to_the_same_weights(whole, stopped, tmp_path):
+    model, path = stopped
+    assert (model.history["steps"], model.history["planned_steps"]) == (CALL, STEPS)
+    assert same(um.load_model(path).trunk, model.trunk)
+    assert not same(model.trunk, whole.trunk)
+    copy = tmp_path / "copy.um"
+    copy.write_bytes(path.read_bytes())
+    done = train(checkpoint=copy, resume=True, budget="60s")  # the budget is the one of the beginning
+    assert (done.history["steps"], done.history["planned_steps"]) == (STEPS, STEPS)
+    assert same(done.trunk, whole.trunk)
+    assert same(um.load_model(copy).trunk, whole.trunk)
+    with pytest.raises(FormatError, match="finished"):
+        train(checkpoint=copy, resume=True)
+
+
+def test_interrupted_twice(whole, tmp_path):
+    path = tmp_path / "run.um"
+    interrupt(path, CALL)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(trainer, "CHECKPOINT_SECONDS", 0.0)
+        seen = []
+
+        def stop(p):
+            seen.append(p.step)
+            raise KeyboardInterrupt
+
+        train(checkpoint=path, resume=True, progress=stop)
+        assert seen == [2 * CALL]
+        assert same(train(checkpoint=path, resume=True).trunk, whole.trunk)
+
+
+def test_checkpoints_on_the_way(whole, tmp_path, monkeypatch):
+    monkeypatch.setattr(trainer, "CHECKPOINT_SECONDS", 0.0)
+    path = tmp_path / "run.um"
+    steps = []
+
+    def look(p):  # told before the checkpoint of the same call
+        steps.append(um.load_model(path).history["steps"] if path.exists() else None)
+
+    train(checkpoint=path, progress=look)
+    assert steps == [None, 8, 16]
+    assert same(um.load_model(path).trunk, whole.trunk)
+
+
+@pytest.mark.parametrize(
+    ("changes", "word"),
+    [
+        ({"seed": 2}, "seed"),
+        ({"net": um.example("alarm")}, "network"),
+        ({"preset": "small"}, "recipe"),
+        ({"hidden": (8,)}, "recipe"),
+        ({"mask": Fixed((0,))}, "recipe"),
+        ({"learning_rate": 1e-4}, "recipe"),
+    ],
+)
+def test_another_run_is_not_resumed(stopped, changes, word):
+    before = stopped[1].read_bytes()
+    with pytest.raises(FormatError, match=f"another {word}"):
+        train(checkpoint=stopped[1], resume=True, **changes)
+    assert stopped[1].read_bytes() == before
+
+
+def test_resume_needs_a_run(tmp_path):
+    with pytest.raises(UsageError, match="resume needs"):
+        train(resume=True)
+    with pytest.raises(FormatError, match="cannot be read"):
+        train(resume=True, checkpoint=tmp_path / "none.um")
+
+
+@pytest.mark.parametrize("calls", [CALL, 1])
+def test_a_loss_that_is_no_number_stops_with_the_last_good_model(tmp_path, calls):
+    path = tmp_path / "run.um"
+    with pytest.raises(TrainingError, match="smaller learning_rate") as e:
+        train(checkpoint=path, calls=calls, preset="paper", learning_rate=1e30)
+    assert e.value.model.history["steps"] == 0  # already the first step spoils the weights
+    answer = e.value.model.query({"dysp": "yes"})
+    assert all(np.isfinite(p).all() for p in answer.probabilities)
+    assert same(um.load_model(path).trunk, e.value.model.trunk)
+    assert str(path) in str(e.value)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"preset": "papr"},
+        {"hiden": (3,)},
+        {"encoding": "prio"},
+        {"batch": 100},
+        {"seed": -1},
+        {"seed": 1.5},
+        {"mask": Fixed((8,))},
+    ],
+)
+def test_mistakes_are_told_before_training(changes, monkeypatch, tmp_path):
+    monkeypatch.setattr(trainer, "_Run", None)  # nothing may start
+    with pytest.raises(UsageError):
+        um.train(ASIA, **changes)
+    for path in (tmp_path, tmp_path / "nowhere" / "run.um"):
+        with pytest.raises(FormatError, match="cannot be written"):
+            um.train(ASIA, checkpoint=path)
+
+
+def test_exact_labels_need_small_cliques():
+    with pytest.raises(UsageError, match="labels='auto'"):
+        train(um.example("clinic"), labels="exact")
+
+
+def test_a_time_budget_becomes_steps_once():
+    made = train(budget="0.01s")
+    assert made.history["steps"] == made.history["planned_steps"] == CALL  # at least one call
+
+
+def test_estimated_priors():
+    exact = um.exact(ASIA)
+    n = trainer.PRIOR_SAMPLES
+    for p, truth in zip(estimate_priors(ASIA, 3), exact.probabilities, strict=True):
+        assert (np.abs(p - truth) / np.sqrt(truth * (1 - truth) / n) < 4.5).all()
+    net = um.Network([um.Variable("a", ("x", "y"))], {}, {"a": [1.0, 0.0]})
+    (floored,) = estimate_priors(net, 0)
+    assert 0 < floored[1] < 1 / n  # never zero

@@ -1,0 +1,107 @@
+"""The neural network against a few lines of NumPy."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from networks import random_network
+from unimarg.marginalizer import Marginalizer, prior_slots
+from unimarg.presets import recipe
+from unimarg.ragged import Ragged
+from unimarg.trunk import Architecture, Trunk
+
+INPUTS, SLOTS, ROWS = 7, 5, 11
+X = np.random.default_rng(0).standard_normal((ROWS, INPUTS)).astype(np.float32)
+LOGITS = np.linspace(-2, 2, SLOTS).astype(np.float32)
+
+
+def weights(layer) -> tuple[np.ndarray, np.ndarray]:
+    return np.asarray(layer.weight, np.float64), np.asarray(layer.bias, np.float64)
+
+
+def shaken(trunk: Trunk) -> Trunk:
+    """With biases, scales and shifts that are not those of the start."""
+    rng = np.random.default_rng(3)
+    return jax.tree.map(lambda a: a + jnp.asarray(0.3 * rng.standard_normal(a.shape), jnp.float32), trunk)
+
+
+def test_plain_is_relu_of_linear():
+    trunk = shaken(Trunk.make(0, Architecture((6, 4)), INPUTS, SLOTS))
+    h = X.astype(np.float64)
+    for layer in trunk.layers:
+        w, b = weights(layer)
+        h = np.maximum(h @ w + b, 0)
+    w, b = weights(trunk.head)
+    assert [a.shape for a, _ in map(weights, trunk.layers)] == [(7, 6), (6, 4)]
+    assert not trunk.norms
+    np.testing.assert_allclose(trunk.features(X), h, atol=1e-5)
+    np.testing.assert_allclose(trunk(X, LOGITS)["marginal"], h @ w + b, atol=1e-5)  # not a residual on the prior
+
+
+def test_residual_blocks_and_heads():
+    trunk = shaken(Trunk.make(0, Architecture((6, 6), residual=True, heads=("marginal", "message"), from_prior=True), INPUTS, SLOTS))
+
+    def norm(n, h):
+        scaled = (h - h.mean(-1, keepdims=True)) / np.sqrt(h.var(-1, keepdims=True) + 1e-6)
+        return scaled * np.asarray(n.scale, np.float64) + np.asarray(n.shift, np.float64)
+
+    layers = [weights(layer) for layer in trunk.layers]
+    h = X @ layers[0][0] + layers[0][1]
+    for i in range(2):
+        (u, a), (v, b) = layers[2 * i + 1 : 2 * i + 3]
+        h = h + np.maximum(norm(trunk.norms[i], h) @ u + a, 0) @ v + b
+    w, b = weights(trunk.head)
+    both = norm(trunk.norms[-1], h) @ w + b
+    out = trunk(X, LOGITS)
+    np.testing.assert_allclose(out["marginal"], both[:, :SLOTS] + LOGITS, atol=1e-5)
+    np.testing.assert_allclose(out["message"], both[:, SLOTS:], atol=1e-5)  # lambda itself
+
+
+def test_a_residual_trunk_starts_at_the_prior():
+    net = random_network(5, 6, zeros=0)
+    made = recipe(net, "small", hidden=(8,))
+    priors = tuple(np.random.default_rng(1).dirichlet(np.ones(k)) for k in net.cards)
+    ragged = Ragged(tuple(net.cards.tolist()))
+    trunk = Trunk.make(1, made.architecture, len(net) + ragged.slots, ragged.slots)
+    logits = prior_slots(priors, ragged)[1]
+    x = np.random.default_rng(2).standard_normal((3, len(net) + ragged.slots)).astype(np.float32)
+    assert (np.asarray(trunk(x, logits)["marginal"]) == np.asarray(logits)).all()
+    observed = next(i for i, k in enumerate(net.cards) if k > 1)
+    post = Marginalizer(net, made, trunk, priors).query({net.names[observed]: 0})
+    for i, (p, prior) in enumerate(zip(post.probabilities, priors, strict=True)):
+        np.testing.assert_allclose(p, np.eye(len(prior))[0] if i == observed else prior, atol=1e-6)
+
+
+@pytest.mark.parametrize("residual", [False, True])
+def test_dropout_only_in_training(residual):
+    width, rows = 64, 400
+    trunk = Trunk.make(0, Architecture((width,), residual=residual, dropout=0.5), INPUTS, SLOTS)
+    x = np.abs(np.broadcast_to(X[:1], (rows, INPUTS)))
+    answer = np.asarray(trunk(x, LOGITS)["marginal"])
+    assert (answer == answer[0]).all()  # the same rows, the same answers
+    assert (answer == np.asarray(trunk(x, LOGITS)["marginal"])).all()
+    one, again, other = (np.asarray(trunk.features(x, key=jax.random.key(k))) for k in (1, 1, 2))
+    assert (one == again).all()
+    assert (one != other).any()
+    if not residual:  # dropped to exactly 0 half of the time, else doubled
+        full = np.asarray(trunk.features(x))[0]
+        live = np.flatnonzero(full > 0)
+        kept = one[:, live] > 0
+        np.testing.assert_allclose(one[:, live][kept], np.broadcast_to(2 * full[live], kept.shape)[kept], rtol=1e-6)
+        assert abs(kept.mean() - 0.5) / np.sqrt(0.25 / kept.size) < 4
+
+
+def test_the_seed_decides_the_weights():
+    one, again, other = (Trunk.make(s, Architecture((8,)), INPUTS, SLOTS) for s in (1, 1, 2**64 - 1))
+    assert all((a == b).all() for a, b in zip(jax.tree.leaves(one), jax.tree.leaves(again), strict=True))
+    assert (one.head.weight != other.head.weight).all()
+    scale = np.asarray(Trunk.make(0, Architecture((256,)), 256, 1).layers[0].weight).std() * 16
+    assert abs(scale / np.sqrt(2) - 1) < 4 / np.sqrt(2 * 256 * 256)  # He's: variance 2 / inputs
+
+
+def test_bfloat16_products_are_close_and_float32_at_the_end():
+    trunk = Trunk.make(0, Architecture((16,)), INPUTS, SLOTS)
+    exact, half = trunk(X, LOGITS)["marginal"], trunk(X, LOGITS, half=True)["marginal"]
+    assert half.dtype == jnp.float32
+    assert 0 < np.abs(exact - half).max() < 0.1
