@@ -73,7 +73,7 @@ def _finding(variable: Variable, value: object) -> int | Floats:
 
 def state_index(variable: Variable, value: object) -> int:
     """A state's index from its label or its index; a label wins, and an ambiguity is an error."""
-    label = str(value)
+    label = _label(variable, value)
     by_label = variable.states.index(label) if label in variable.states else None
     if isinstance(value, bool | np.bool_):
         # True is not "state 1" unless a state says so
@@ -93,10 +93,16 @@ def state_index(variable: Variable, value: object) -> int:
     return by_label if by_label is not None else by_index  # pyright: ignore[reportReturnType]
 
 
+def _label(variable: Variable, value: object) -> str:
+    """How a value is written; 1.0, which is what a table makes of 1 beside an empty cell, as 1 unless a state is called 1.0."""
+    label = str(value)
+    whole = isinstance(value, float | np.floating) and float(value).is_integer()
+    return str(int(value)) if whole and label not in variable.states else label  # pyright: ignore[reportArgumentType]
+
+
 def _as_index(variable: Variable, value: object) -> int | None:
-    if isinstance(value, str):
+    if not isinstance(value, Real):
         return None
-    assert isinstance(value, Real)
     try:
         number = float(value)
     except OverflowError:  # an int may be too large

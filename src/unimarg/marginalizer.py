@@ -5,6 +5,7 @@ UM(e)_i(k) ~ P(X_i = k | e)        for all i at once, in one forward pass (paper
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from unimarg.encoding import encode, one_hot
-from unimarg.errors import ImpossibleEvidenceError, UsageError, closest
+from unimarg.errors import EvidenceError, ImpossibleEvidenceError, UsageError, closest
 from unimarg.evidence import Evidence, parse_evidence
 from unimarg.network import Floats, Network
 from unimarg.posterior import Posterior
@@ -116,6 +117,11 @@ class Marginalizer:
 
     def marginals_of_states(self, states: np.ndarray, rule_out: bool = True) -> np.ndarray:
         """As ``marginals``, float32, from states ``[rows, nodes]`` with -1 where unobserved."""
+        if states.ndim != 2 or states.shape[1] != len(self.net):
+            raise UsageError(f"states must be [rows, {len(self.net)} nodes], not {list(states.shape)}")
+        if (states >= self.net.cards).any():
+            row, node = np.argwhere(states >= self.net.cards)[0]
+            raise EvidenceError(f"row {row}: {self.net.names[node]!r} has no state number {states[row, node]}")
         ordered = jnp.asarray(states[:, self.ragged.order])
         return self._marginals(np.asarray(ordered >= 0), [np.asarray(part) for part in one_hot(ordered, self.ragged)], rule_out)
 
@@ -141,7 +147,7 @@ class Marginalizer:
         parts = self._forward(known, values, features=False)
         if rule_out and self._support.tables:
             self._zero_impossible(parts, known, values)
-        return np.concatenate([p.reshape(len(p), -1) for p in parts], axis=1)[:, self.ragged.states_order]
+        return np.concatenate([p.reshape(len(p), math.prod(p.shape[1:])) for p in parts], axis=1)[:, self.ragged.states_order]
 
     @cached_property
     def _support(self) -> Support:
@@ -179,10 +185,10 @@ def _answer(ragged: Ragged, encoding: Any, features: bool, trunk: Trunk, priors:
     if features:
         return [trunk.features(x)]
     out = []
-    for log_p, value, flag in zip(ragged.log_softmax(trunk(x, prior_logits)["marginal"]), values, ragged.nodes(known), strict=True):
-        # what is certain is returned as given; a likelihood is not certain
-        certain = flag[..., None] & (value.max(axis=-1, keepdims=True) == 1)
-        out.append(jnp.where(certain, value, jnp.exp(log_p)))
+    for logits, value, flag in zip(ragged.with_reference(trunk(x, prior_logits)["marginal"]), values, ragged.nodes(known), strict=True):
+        # what a finding or a likelihood rules out is exactly 0, so that what is certain is exactly 1
+        ruled_out = flag[..., None] & (value == 0)
+        out.append(jax.nn.softmax(jnp.where(ruled_out, -jnp.inf, logits), axis=-1))
     return out
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -31,7 +32,11 @@ def states_from_frame(net: Network, frame: pd.DataFrame) -> np.ndarray:
 
 def _column(variable: Variable, column: pd.Series) -> np.ndarray:
     """Each distinct value is looked up once."""
-    codes, values = column.factorize()  # -1 for an empty cell
+    try:
+        codes, values = column.factorize()  # -1 for an empty cell
+    except TypeError:  # a list or another thing that cannot be looked up
+        row = next(r for r, value in enumerate(column) if not isinstance(value, Hashable))
+        raise EvidenceError(f"row {row}: {variable.name!r} cannot be {column.iloc[row]!r}; a cell is a state's label or index") from None
     found = np.full(len(values) + 1, -1)
     for c, value in enumerate(values):
         try:

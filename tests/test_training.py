@@ -1,0 +1,177 @@
+"""The loss and what goes into it by hand, and that two thousand small steps learn asia."""
+
+from dataclasses import replace
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import unimarg as um
+from models import ASIA, random_model
+from networks import random_network
+from unimarg.compiled import sample
+from unimarg.counter import key_from_seed
+from unimarg.encoding import one_hot
+from unimarg.evaluation import errors, evidence_sets
+from unimarg.layout import compile_network
+from unimarg.marginalizer import prior_slots
+from unimarg.network import Network
+from unimarg.ragged import Ragged
+from unimarg.teacher import make_teacher
+from unimarg.training import Given, Plan, exact_labels, learning_rate, loss, message_log_q, through_channels
+
+ROWS = 32
+
+
+def setting(net: Network, **options):
+    """A random model, its plan and constants, and samples ``[nodes, rows]`` with a mask."""
+    model = random_model(net, **options)
+    compiled = compile_network(net)
+    plan = Plan(compiled.layout, model.ragged, model.recipe, 1, False)
+    given = Given(compiled.arrays, key_from_seed(0), *prior_slots(model.priors, model.ragged), jnp.int32(100))
+    states = jnp.asarray(sample(net, ROWS, seed=1).T)
+    observed = jnp.asarray(np.random.default_rng(0).random((len(net), ROWS)) < 0.4)
+    return model, plan, given, states, observed, jnp.arange(ROWS, dtype=jnp.uint32)
+
+
+def log_softmax(logits: np.ndarray) -> np.ndarray:
+    return logits - np.log(np.exp(logits).sum(-1, keepdims=True))
+
+
+@pytest.mark.parametrize("encoding", ["two_bit", "prior"])
+@pytest.mark.parametrize("everything", [True, False])
+def test_the_papers_loss_by_hand(encoding, everything):
+    model, plan, given, states, observed, samples = setting(ASIA, encoding=encoding, dropout=0, observed_loss=everything)
+    x, m = np.asarray(states).T, np.asarray(observed).T
+    hidden = np.array([p[1] for p in model.priors]) if encoding == "prior" else 0.0
+    inputs = np.concatenate([m, np.where(m, x, hidden)], axis=1)
+    (layer,), head = model.trunk.layers, model.trunk.head
+    h = np.maximum(inputs @ np.asarray(layer.weight, np.float64) + layer.bias, 0)
+    p = 1 / (1 + np.exp(-(h @ np.asarray(head.weight, np.float64) + head.bias)))  # a sigmoid for each node
+    each = -np.where(x == 1, np.log(p), np.log(1 - p))
+    expected = each.mean() if everything else each[~m].mean()
+    assert float(loss(model.trunk, plan, given, states, observed, samples)) == pytest.approx(expected, rel=1e-5)
+
+
+def test_dropout_in_the_loss_depends_on_the_samples_only():
+    model, plan, given, states, observed, samples = setting(ASIA)
+    assert model.recipe.architecture.dropout == 0.5
+    one, again, other = (float(loss(model.trunk, plan, given, states, observed, s)) for s in (samples, samples, samples + ROWS))
+    assert one == again
+    assert one != other
+
+
+def test_messages_are_tables_times_exp_lambda():
+    net = random_network(11, 9)
+    model, plan, given, states, *_ = setting(net)
+    ragged = model.ragged
+    messages = np.random.default_rng(4).standard_normal((ROWS, ragged.slots)).astype(np.float32)
+    parts = message_log_q(plan, given, jnp.asarray(messages), states)
+    x, at = np.asarray(states), 0
+    for i in ragged.order:
+        g, j = ragged.member[i]
+        k = int(net.cards[i])
+        lam = np.concatenate([np.zeros((ROWS, 1)), messages[:, at : at + k - 1]], axis=1)
+        at += k - 1
+        table = net.mechanisms[i].expand()[tuple(x[p] for p in net.parents[i])]
+        q = np.broadcast_to(table, (ROWS, k)) * np.exp(lam)
+        np.testing.assert_allclose(np.exp(np.asarray(parts[g])[:, j]), q / q.sum(axis=1, keepdims=True), atol=3e-6)
+
+
+def test_both_heads_share_the_loss_by_weight():
+    net = random_network(11, 9)
+    model, plan, given, states, observed, samples = setting(net, heads=("marginal", "message"), dropout=0, observed_loss=False)
+    values = [
+        float(loss(model.trunk, replace(plan, recipe=replace(plan.recipe, message_weight=w)), given, states, observed, samples))
+        for w in (0, 0.5, 2)
+    ]
+    assert np.isfinite(values).all()
+    assert values[2] - values[0] == pytest.approx(4 * (values[1] - values[0]), rel=1e-3)
+    assert values[1] > values[0]
+
+
+def test_exact_labels_are_the_posteriors_in_the_layouts_order():
+    net = random_network(6, 7)
+    ragged = Ragged(tuple(net.cards.tolist()))
+    states = sample(net, 4, seed=2)
+    known = np.random.default_rng(1).random(states.shape) < 0.4
+    rows = one_hot(jnp.asarray(states[:, ragged.order]), ragged)
+    labels = exact_labels(make_teacher(net, 1 << 20), ragged, jnp.asarray(known[:, ragged.order]), rows)
+    for r in range(4):
+        post = um.exact(net, {net.names[i]: int(states[r, i]) for i in np.flatnonzero(known[r])})
+        for i, p in enumerate(post.probabilities):
+            g, j = ragged.member[i]
+            np.testing.assert_allclose(labels[g][r, j], p, atol=3e-6)
+
+
+def test_what_a_channel_feeds_is_honest():
+    """Given what is fed, the states are distributed as the prior times it: calibration, bin by bin."""
+    cards, n = (2, 3, 5), 1 << 15
+    ragged, rng = Ragged(cards), np.random.default_rng(5)
+    priors = [np.array([0.8, 0.2]), np.array([0.5, 0.3, 0.2]), np.array([0.4, 0.3, 0.15, 0.1, 0.05])]
+    states = np.stack([rng.choice(k, p=p, size=n) for k, p in zip(cards, priors, strict=True)], axis=1).astype(np.int32)
+    values, known = one_hot(jnp.asarray(states), ragged), jnp.ones(states.shape, bool)
+    fed, certain = through_channels(key_from_seed(3), 1.0, known, values, ragged, jnp.arange(n, dtype=jnp.uint32))
+    assert not certain.any()
+    z = []
+    for i, prior in enumerate(priors):
+        likelihood = np.asarray(fed[i][:, 0], np.float64)
+        np.testing.assert_allclose(likelihood.sum(axis=1), 1, atol=1e-6)
+        posterior = likelihood * prior
+        posterior /= posterior.sum(axis=1, keepdims=True)
+        for k in range(cards[i]):
+            p, hit = posterior[:, k], states[:, i] == k
+            for low in np.arange(0, 1, 0.1):
+                here = (p >= low) & (p < low + 0.1)
+                if (variance := (p * (1 - p))[here].sum()) > 20:
+                    z.append((hit - p)[here].sum() / np.sqrt(variance))
+        assert posterior[:, 0].std() > 0.05  # it does tell something
+    assert len(z) > 30
+    assert np.abs(z).max() < 4.5
+    assert np.mean(np.square(z)) < 1.6
+
+
+def test_channels_touch_only_a_share_of_the_known():
+    ragged, n = Ragged((2, 3)), 1 << 14
+    states = jnp.asarray(np.random.default_rng(0).integers(2, size=(n, 2)).astype(np.int32))
+    known = jnp.asarray(np.random.default_rng(1).random((n, 2)) < 0.5)
+    values = one_hot(states, ragged)
+    fed, certain = through_channels(key_from_seed(3), 0.1, known, values, ragged, jnp.arange(n, dtype=jnp.uint32))
+    lost = np.asarray(known & ~certain)
+    assert not np.asarray(certain & ~known).any()
+    total = int(known.sum())
+    assert abs(lost.sum() - 0.1 * total) / np.sqrt(0.09 * total) < 4
+    for i, (a, b) in enumerate(zip(fed, values, strict=True)):
+        same = np.asarray((a == b).all(axis=(1, 2)))
+        assert same[~lost[:, i]].all()
+        assert not same[lost[:, i]].any()
+
+
+def test_learning_rate():
+    made = random_model(ASIA, learning_rate=0.5).recipe
+    assert float(learning_rate(made, jnp.int32(7), jnp.int32(10))) == 0.5
+    warm = replace(made, warm_up=20)
+    rates = np.array([float(learning_rate(warm, jnp.int32(t), jnp.int32(1000))) for t in (0, 9, 19, 20, 510, 1000, 2000)])
+    np.testing.assert_allclose(rates, [0.025, 0.25, 0.5, 0.5, 0.25, 0, 0], atol=1e-6)
+    short = np.array([float(learning_rate(warm, jnp.int32(t), jnp.int32(10))) for t in range(10)])
+    assert short[0] == 0.5  # a tenth of a short run at most
+    assert (np.diff(short[1:]) < 0).all()
+
+
+@pytest.fixture(scope="module")
+def judged():
+    """Evidence on asia and the exact answers, and what the prior alone would err."""
+    sets = evidence_sets(ASIA, "random", 60, seed=4)
+    rows = [um.exact(ASIA, {ASIA.names[i]: int(k) for i, k in enumerate(row) if k >= 0}) for row in sets]
+    truth = np.stack([np.concatenate(r.probabilities) for r in rows])
+    prior = np.concatenate(um.exact(ASIA).probabilities)
+    return sets, truth, errors(prior, truth, sets, ASIA)[0].mean()
+
+
+@pytest.mark.parametrize(("labels", "bound"), [("sample", 0.02), ("exact", 0.012)])
+def test_two_thousand_small_steps_learn_asia(judged, labels, bound):
+    sets, truth, without = judged
+    model = um.train(ASIA, "paper", "2048 steps", 3, hidden=(64,), dropout=0, batch=128, learning_rate=3e-3, warm_up=50, labels=labels)
+    mean, largest = errors(model.marginals_of_states(sets), truth, sets, ASIA)
+    assert mean.mean() < bound < without / 2
+    assert largest.mean() < 0.05
