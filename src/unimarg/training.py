@@ -123,7 +123,7 @@ def loss(trunk: Trunk, plan: Plan, given: Given, states: jax.Array, observed: ja
     """Mean over samples and counted nodes of the negative log probability, summed over the heads."""
     ragged, recipe = plan.ragged, plan.recipe
     labels, known = ragged.rows(states), ragged.rows(observed)
-    drawn = one_hot(labels, ragged)
+    drawn = lax.optimization_barrier(one_hot(labels, ragged))
     values, certain = drawn, known
     if recipe.virtual:
         values, certain = through_channels(stream(given.key, CHANNELS), recipe.virtual, known, drawn, ragged, samples)
