@@ -80,6 +80,14 @@ def test_readme_python_runs_and_says_the_truth(tmp_path, monkeypatch):
     assert len(code.splitlines()) <= 24
 
 
+def test_readme_training_runs(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {"um": um, "net": um.example("asia")}
+    exec(readme_block("Training"), names)
+    assert names["model"].predict_proba(names["rows"]).shape == (2, 16)
+    assert names["model"].history["steps"] == 100
+
+
 def test_readme_commands_run(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     commands = [shlex.split(line, comments=True) for line in readme_block("On the command line").splitlines()]

@@ -230,13 +230,13 @@ def train(
     """
     import signal
 
-    from unimarg import masking
+    from unimarg import masking, terminal
     from unimarg.trainer import train
 
     net = _network(network)
     mask = masking.observable(net, observable) if observable else None
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # a polite kill is a Ctrl-C
-    with _training_bar() as progress:
+    with terminal.training_bar() as progress:
         model = train(net, preset, budget, seed, mask=mask, checkpoint=output, resume=resume, progress=progress)
     facts = _model_facts(model)
     if as_json:
@@ -246,33 +246,6 @@ def train(
     if not facts["finished"]:
         print(f"unimarg: stopped early; go on with --resume -o {output}", file=sys.stderr)
         sys.exit(130)
-
-
-def _training_bar() -> Any:
-    """A bar with loss and speed on a terminal; else a line every half minute."""
-    import contextlib
-
-    @contextlib.contextmanager
-    def bar() -> Iterator[Any]:
-        from rich.console import Console
-        from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
-
-        quiet = not sys.stderr.isatty()
-        columns = (TextColumn("training"), BarColumn(), TextColumn("{task.description}"), TimeRemainingColumn())
-        with Progress(*columns, console=Console(stderr=True), disable=quiet) as progress:
-            task = progress.add_task("compiling", total=None)
-            spoken = [0.0]
-
-            def tell(p: Any) -> None:
-                text = f"step {p.step:,} of {p.steps:,}  loss {p.loss:.4f}  {p.samples_per_second:,.0f} samples/s"
-                progress.update(task, completed=p.step, total=p.steps, description=text)
-                if quiet and p.seconds - spoken[0] > 30:
-                    spoken[0] = p.seconds
-                    print(text, file=sys.stderr, flush=True)
-
-            yield tell
-
-    return bar()
 
 
 @app.command()

@@ -18,18 +18,20 @@ import jax.numpy as jnp
 import numpy as np
 
 from unimarg.encoding import encode, one_hot
-from unimarg.errors import EvidenceError, UsageError, closest
+from unimarg.errors import EvidenceError, ImpossibleEvidenceError, UsageError, closest
 from unimarg.evidence import Evidence, parse_evidence
 from unimarg.network import Floats, Network
 from unimarg.posterior import Posterior
 from unimarg.presets import Recipe
 from unimarg.ragged import Parts, Ragged
+from unimarg.support import Support
 from unimarg.trunk import Trunk
 
 if TYPE_CHECKING:
     import pandas as pd
 
 METHODS = ("um", "exact")
+TINY = 1e-30  # so that a row whose possible states all underflowed can still be scaled
 BATCHES = (1, 64, 4096)  # rows of a compiled forward pass; a batch is padded to one of these
 
 
@@ -98,10 +100,12 @@ class Marginalizer:
         """``[rows, states]``: the states of all nodes side by side, one row for each evidence."""
         return self._marginals(*self._arrays(evidence))
 
-    def predict_proba(self, frame: pd.DataFrame) -> pd.DataFrame:
+    def predict_proba(self, frame: pd.DataFrame, rule_out: bool = True) -> pd.DataFrame:
         """Marginals for every row of a table; an empty cell is unobserved, so every row has its own evidence.
 
         Columns are variables, cells are state labels or indices. The result's columns are (variable, state).
+        ``rule_out=False`` skips the proof of which states the evidence makes impossible: on networks full of zeros it
+        takes longer than the answer, and the states then get a small probability in place of zero.
         """
         import pandas as pd
 
@@ -109,9 +113,9 @@ class Marginalizer:
 
         states = states_from_frame(self.net, frame)
         columns = pd.MultiIndex.from_tuples([(v.name, s) for v in self.net.variables for s in v.states], names=["variable", "state"])
-        return pd.DataFrame(self.marginals_of_states(states), index=frame.index, columns=columns)
+        return pd.DataFrame(self.marginals_of_states(states, rule_out), index=frame.index, columns=columns)
 
-    def marginals_of_states(self, states: np.ndarray) -> np.ndarray:
+    def marginals_of_states(self, states: np.ndarray, rule_out: bool = True) -> np.ndarray:
         """As ``marginals``, float32, from states ``[rows, nodes]`` with -1 where unobserved."""
         if states.ndim != 2 or states.shape[1] != len(self.net):
             raise UsageError(f"states must be [rows, {len(self.net)} nodes], not {list(states.shape)}")
@@ -119,7 +123,7 @@ class Marginalizer:
             row, node = np.argwhere(states >= self.net.cards)[0]
             raise EvidenceError(f"row {row}: {self.net.names[node]!r} has no state number {states[row, node]}")
         ordered = jnp.asarray(states[:, self.ragged.order])
-        return self._marginals(np.asarray(ordered >= 0), [np.asarray(part) for part in one_hot(ordered, self.ragged)])
+        return self._marginals(np.asarray(ordered >= 0), [np.asarray(part) for part in one_hot(ordered, self.ragged)], rule_out)
 
     def embed(self, evidence: Mapping[str, object] | Iterable[Mapping[str, object]] | None) -> np.ndarray:
         """The trunk's last hidden layer, ``[width]`` or ``[rows, width]``: features for learning downstream."""
@@ -139,9 +143,27 @@ class Marginalizer:
                 values[group][row, j] = value / value.sum() if isinstance(value, np.ndarray) else np.arange(int(self.net.cards[i])) == value
         return known, values
 
-    def _marginals(self, known: np.ndarray, values: list[np.ndarray]) -> np.ndarray:
+    def _marginals(self, known: np.ndarray, values: list[np.ndarray], rule_out: bool = True) -> np.ndarray:
         parts = self._forward(known, values, features=False)
+        if rule_out and self._support.tables:
+            self._zero_impossible(parts, known, values)
         return np.concatenate([p.reshape(len(p), math.prod(p.shape[1:])) for p in parts], axis=1)[:, self.ragged.states_order]
+
+    @cached_property
+    def _support(self) -> Support:
+        return Support(self.net)
+
+    def _zero_impossible(self, parts: list[np.ndarray], known: np.ndarray, values: list[np.ndarray]) -> None:
+        """Zero where the evidence proves a state impossible; the rest is scaled up."""
+        member, place = self.ragged.member, self.ragged.place
+        allowed = [(values[g][:, j] > 0) | ~known[:, [place[i]]] for i, (g, j) in enumerate(member)]
+        for i, possible in enumerate(self._support.narrow(allowed)):
+            group, j = member[i]
+            if not possible.any(axis=1).all():
+                raise ImpossibleEvidenceError(f"the evidence is impossible: it leaves no state for {self.net.names[i]!r}")
+            if not possible.all():
+                kept = np.where(possible, np.maximum(parts[group][:, j], TINY), 0)
+                parts[group][:, j] = kept / kept.sum(axis=1, keepdims=True)
 
     def _forward(self, known: np.ndarray, values: list[np.ndarray], features: bool) -> list[np.ndarray]:
         """The network's answer for any number of rows, by batches of few sizes so that little is compiled."""
@@ -153,7 +175,7 @@ class Marginalizer:
             pad = next(b for b in BATCHES if b >= rows) - rows
             padded = [np.pad(a[part], [(0, pad)] + [(0, 0)] * (a.ndim - 1)) for a in (known, *values)]
             pieces.append([np.asarray(a)[:rows] for a in _answer(*given, padded[0], padded[1:])])
-        return [np.concatenate(same) for same in zip(*pieces, strict=True)]
+        return [np.concatenate(same) for same in zip(*pieces, strict=True)]  # also makes them writable
 
 
 @partial(jax.jit, static_argnames=("ragged", "encoding", "features"))

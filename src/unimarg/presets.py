@@ -37,7 +37,7 @@ class Recipe:
     average: float = 0.0  # decay of the running average of the weights; 0: none
     clip: float = 0.0  # largest norm of a gradient; 0: none
     labels: str = "sample"  # "exact": posteriors by the teacher; "auto": those where its cliques are small enough
-    message_weight: float = 1.0  # of the message head's loss beside the marginal head's
+    message_weight: float = 0.1  # of the message head's loss beside the marginal head's
     virtual: float = 0.0  # share of the shown nodes that are shown through a random channel
 
     def __post_init__(self) -> None:

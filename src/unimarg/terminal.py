@@ -5,14 +5,21 @@ Names come from files and are shown as they are: never as markup, never cut off 
 
 from __future__ import annotations
 
+import contextlib
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING
 
 from rich.console import Console
+from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
+from rich.progress import Progress as ProgressBar
 from rich.table import Table as Grid
 from rich.text import Text
 
 from unimarg.posterior import Posterior
+
+if TYPE_CHECKING:
+    from unimarg.trainer import Progress
 
 WIDTH = 24  # characters of a full bar
 
@@ -53,3 +60,23 @@ def plain(text: str) -> Text:
 def _visible(text: str) -> Iterator[str]:
     for c in text:
         yield c if c.isprintable() else c.encode("unicode_escape").decode()
+
+
+@contextlib.contextmanager
+def training_bar() -> Iterator[Callable[[Progress], None]]:
+    """For the progress of ``train``: a bar with loss and speed on a terminal, else a line every half minute."""
+    quiet = not sys.stderr.isatty()
+    shown = (TextColumn("training"), BarColumn(), TextColumn("{task.description}"), TimeRemainingColumn())
+    with ProgressBar(*shown, console=Console(stderr=True), disable=quiet) as bar:
+        task = bar.add_task("compiling", total=None)
+        last = 0.0
+
+        def tell(now: Progress) -> None:
+            nonlocal last
+            text = f"step {now.step:,} of {now.steps:,}, loss {now.loss:.4f}, {now.samples_per_second:,.0f} samples/s"
+            bar.update(task, completed=now.step, total=now.steps, description=text)
+            if quiet and now.seconds - last > 30:
+                last = now.seconds
+                print(text, file=sys.stderr, flush=True)
+
+        yield tell

@@ -23,21 +23,27 @@ _CHUNK = 2**20
 
 def read_bytes(path: str) -> bytes:
     """The file's content, unpacked if its name ends in ``.gz``."""
-    try:
-        with open(path, "rb", opener=_open_without_waiting) as f:
-            status = os.fstat(f.fileno())
-            if not stat.S_ISREG(status.st_mode):
-                raise FormatError("is not a regular file", path)
-            if status.st_size > MAX_BYTES:
-                raise FormatError(f"has {status.st_size} bytes; the limit is {MAX_BYTES}", path)
-            data = f.read(MAX_BYTES)
-    except OSError as e:
-        raise FormatError(f"cannot be read: {e.strerror or e}", path) from e
-    except ValueError as e:
-        if isinstance(e, FormatError):
-            raise
-        raise FormatError(f"is no file name: {e}", path) from e
+    with _explained(path, "read"), open(path, "rb", opener=_open_without_waiting) as f:
+        status = os.fstat(f.fileno())
+        if not stat.S_ISREG(status.st_mode):
+            raise FormatError("is not a regular file", path)
+        if status.st_size > MAX_BYTES:
+            raise FormatError(f"has {status.st_size} bytes; the limit is {MAX_BYTES}", path)
+        data = f.read(MAX_BYTES)
     return _unpack(data, path) if path.lower().endswith(".gz") else data
+
+
+@contextlib.contextmanager
+def _explained(path: str, verb: str) -> Iterator[None]:
+    """The system's complaints as ours."""
+    try:
+        yield
+    except UnimargError:
+        raise
+    except OSError as e:
+        raise FormatError(f"cannot be {verb}: {e.strerror or e}", path) from e
+    except ValueError as e:
+        raise FormatError(f"is no file name: {e}", path) from e
 
 
 def _open_without_waiting(path: str, flags: int) -> int:
@@ -82,7 +88,7 @@ def replacing(path: str) -> Iterator[IO[bytes]]:
     A reader sees the old content or the new, and a failure leaves the old. What is written is packed if
     the name ends in ``.gz``. A pipe or a device is written to, never replaced.
     """
-    try:
+    with _explained(path, "written"):
         target = os.path.realpath(path)  # a link keeps pointing at the file
         if os.path.isdir(target):
             raise FormatError("cannot be written: Is a directory", path)
@@ -92,12 +98,6 @@ def replacing(path: str) -> Iterator[IO[bytes]]:
                     yield cast(IO[bytes], packed)
             else:
                 yield f
-    except OSError as e:
-        raise FormatError(f"cannot be written: {e.strerror or e}", path) from e
-    except ValueError as e:
-        if isinstance(e, UnimargError):
-            raise
-        raise FormatError(f"is no file name: {e}", path) from e
 
 
 def _device(path: str) -> IO[bytes]:
