@@ -5,7 +5,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from networks import random_network
 from unimarg.encoding import ENCODINGS, encode, one_hot
 from unimarg.marginalizer import _answer, prior_slots
 from unimarg.ragged import Ragged
@@ -86,7 +85,7 @@ def test_a_hidden_value_never_changes_the_output(encoding, jit):
         assert (np.asarray(run(known, changed)[1]) != np.asarray(one[1])).any()
 
 
-@pytest.mark.parametrize("cards", [MIXED, (2,) * 6, (1, 1), (63, 2, 21, 2, 3), tuple(random_network(4, 20).cards.tolist())])
+@pytest.mark.parametrize("cards", [MIXED, (1, 1), (63, 2, 21, 2, 3)])
 def test_jit_equals_eager(cards):
     # XLA has been seen to get nested concatenations wrong on a CPU (jax issue 40588)
     ragged, priors, logits = layout(cards)

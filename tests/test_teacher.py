@@ -34,14 +34,13 @@ def possible(net, rng, count) -> list:
     return found
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(3))
 def test_equals_enumeration(seed):
     net = random_network(seed, 8, most=20_000)
     teacher = make_teacher(net, 1 << 20)
     sets = possible(net, np.random.default_rng(seed), SETS)
     given = likelihoods(net, sets)
-    with jax.disable_jit():
-        found, log_evidence = teacher.marginals(given), np.asarray(teacher.log_evidence(given))
+    found, log_evidence = jax.jit(lambda given: (teacher.marginals(given), teacher.log_evidence(given)))(given)
     for s, evidence in enumerate(sets):
         log_p, marginals = enumerate_all(net, evidence)
         assert log_evidence[s] == pytest.approx(log_p, abs=2e-5)
@@ -72,9 +71,9 @@ def test_small_probabilities_do_not_underflow():
     net = Network(variables, parents, {n: table if n in parents else table[0] for n in names})
     teacher = make_teacher(net, 1 << 20)
     given = [np.array([[0.0], [1.0]], np.float32)] * 59 + [np.ones((2, 1), np.float32)]
-    with jax.disable_jit():
-        assert float(teacher.log_evidence(given)[0]) == pytest.approx(59 * np.log(0.001), rel=1e-5)
-        np.testing.assert_allclose(teacher.marginals(given)[-1][:, 0], [0.999, 0.001], atol=1e-6)
+    marginals, log_evidence = jax.jit(lambda given: (teacher.marginals(given), teacher.log_evidence(given)))(given)
+    assert float(log_evidence[0]) == pytest.approx(59 * np.log(0.001), rel=1e-5)
+    np.testing.assert_allclose(marginals[-1][:, 0], [0.999, 0.001], atol=1e-6)
 
 
 def test_large_cliques_have_no_teacher():

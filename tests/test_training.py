@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -96,7 +97,8 @@ def test_exact_labels_are_the_posteriors_in_the_layouts_order():
     states = sample(net, 4, seed=2)
     known = np.random.default_rng(1).random(states.shape) < 0.4
     rows = one_hot(jnp.asarray(states[:, ragged.order]), ragged)
-    labels = exact_labels(make_teacher(net, 1 << 20), ragged, jnp.asarray(known[:, ragged.order]), rows)
+    teacher = make_teacher(net, 1 << 20)
+    labels = jax.jit(lambda known, rows: exact_labels(teacher, ragged, known, rows))(jnp.asarray(known[:, ragged.order]), rows)
     for r in range(4):
         post = um.exact(net, {net.names[i]: int(states[r, i]) for i in np.flatnonzero(known[r])})
         for i, p in enumerate(post.probabilities):

@@ -1,0 +1,179 @@
+"""``unimarg train``, and ``info`` and ``query`` of what it makes; stopping and killing it."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+import unimarg as um
+from models import ASIA, random_model, same
+from test_cli import run
+from unimarg import trainer
+
+CALL = 2
+OPTIONS = ("--preset", "small", "--seed", "3")
+STEPS = 60 * CALL
+# short calls, none faster than 30 ms: every kill comes before the end
+PROGRAM = f"""
+import sys, time
+import unimarg.trainer as t
+run_steps = t.run_steps
+t.run_steps = lambda *given: (time.sleep(0.03), run_steps(*given))[1]
+t.CHECKPOINT_SECONDS = 0.05
+t._Run._steps_per_call = lambda self, accelerated: {CALL}
+from unimarg.cli import main
+main(sys.argv[1:])
+"""
+
+
+@pytest.fixture(scope="module")
+def model_file(tmp_path_factory) -> str:
+    path = tmp_path_factory.mktemp("models") / "asia.um"
+    random_model(ASIA).save(path)
+    return str(path)
+
+
+def test_info_of_a_model(capsys, model_file):
+    code, out, _ = run(capsys, "info", model_file, "--json")
+    facts = json.loads(out)
+    assert code == 0
+    assert (facts["variables"], facts["preset"], facts["hidden"], facts["encoding"]) == (8, "paper", "16", "prior")
+    assert (facts["steps"], facts["finished"], facts["weights"]) == (5, True, 16 * 16 + 16 + 16 * 8 + 8)
+    code, out, _ = run(capsys, "info", model_file)
+    assert code == 0
+    assert "training samples" in out
+
+
+def test_query_of_a_model(capsys, model_file):
+    expected = um.load_model(model_file).query({"dysp": "yes", "xray": {"no": 0.2, "yes": 0.8}})
+    code, out, _ = run(capsys, "query", model_file, "-e", "dysp=yes", "-e", "xray=no:0.2,yes:0.8", "-t", "lung", "--json")
+    answer = json.loads(out)
+    assert code == 0
+    assert answer["method"] == "um"
+    assert answer["marginals"]["lung"] == pytest.approx(expected["lung"])
+    code, out, _ = run(capsys, "query", model_file, "-e", "dysp=yes", "--method", "exact", "-t", "lung", "--json")
+    assert json.loads(out)["marginals"]["lung"] == pytest.approx(um.exact(ASIA, {"dysp": "yes"})["lung"])
+    code, out, _ = run(capsys, "query", model_file, "-e", "dysp=yes")
+    assert code == 0
+    assert "without an error of its own" in out
+
+
+def test_train_writes_a_model(capsys, tmp_path, monkeypatch):
+    monkeypatch.setattr(trainer._Run, "_steps_per_call", lambda self, accelerated: 2)
+    path = tmp_path / "asia.um"
+    arguments = (
+        "train",
+        "asia",
+        "-o",
+        str(path),
+        "--preset",
+        "paper",
+        "--observable",
+        "dysp",
+        "--observable",
+        "xray",
+        "--budget",
+        "2 steps",
+    )
+    code, out, _ = run(capsys, *arguments, "--json")
+    facts = json.loads(out)
+    assert (code, facts["steps"], facts["finished"], facts["file"]) == (0, 2, True, str(path))
+    assert um.load_model(path).history["steps"] == 2
+    code, _, err = run(capsys, *arguments, "--resume")
+    assert (code, err.count("\n")) == (2, 1)
+    assert "finished" in err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "word"),
+    [
+        (["train", "asia"], "--output"),
+        (["train", "asia", "-o", "nowhere/asia.um"], "no folder"),
+        (["train", "asia", "-o", "."], "directory"),
+        (["train", "asia", "-o", "asia.um", "--budget", "soon"], "budget"),
+        (["train", "asia", "-o", "asia.um", "--preset", "papr"], "did you mean 'paper'"),
+        (["train", "asia", "-o", "asia.um", "--observable", "dyspp"], "did you mean 'dysp'"),
+        (["train", "asia", "-o", "asia.um", "--seed", "-1"], "seed"),
+        (["train", "asia", "-o", "none.um", "--resume", "--preset", "paper"], "none.um"),
+        (["query", "asia", "--method", "um"], "unimarg train asia"),
+        (["query", "none.um"], "cannot be read"),
+        (["query", "damaged.um"], "damaged"),
+        (["info", "damaged.um"], "damaged"),
+    ],
+)
+def test_mistakes(capsys, tmp_path, monkeypatch, model_file, arguments, word):
+    monkeypatch.chdir(tmp_path)
+    data = Path(model_file).read_bytes()
+    Path("damaged.um").write_bytes(data[: len(data) // 2])
+    code, out, err = run(capsys, *arguments)
+    assert code == 2
+    assert word in err
+    assert "Traceback" not in out + err
+    assert os.listdir() == ["damaged.um"]
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    """Start a run of ``unimarg train`` in a process; all share their compiled programs."""
+    folder = tmp_path_factory.mktemp("runs")
+    environment = os.environ | {"JAX_COMPILATION_CACHE_DIR": str(folder / "programs"), "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}
+
+    def start(name: str, *more: str) -> tuple[subprocess.Popen[str], Path]:
+        path = folder / name
+        arguments = ["train", "asia", "-o", str(path), *OPTIONS, "--budget", f"{STEPS} steps", *more]
+        command = [sys.executable, "-c", PROGRAM, *arguments]
+        return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment), path
+
+    return start
+
+
+@pytest.fixture(scope="module")
+def undisturbed(runs):
+    process, path = runs("undisturbed.um")
+    out, err = process.communicate(timeout=120)
+    assert process.returncode == 0, err
+    assert f"{STEPS} steps" in out
+    return um.load_model(path)
+
+
+def first_checkpoint(process, path, before: int = 0) -> None:
+    while process.poll() is None and (not path.exists() or path.stat().st_mtime_ns <= before):
+        time.sleep(0.01)
+    assert process.poll() is None, process.communicate()
+
+
+def test_killed_without_warning(runs, undisturbed):
+    process, path = runs("killed.um")
+    before = 0
+    for wait in (0.0, 0.05, 0.12):
+        first_checkpoint(process, path, before)
+        time.sleep(wait)
+        process.kill()
+        process.communicate()
+        left = um.load_model(path)  # whole, whatever the moment
+        assert 0 < left.history["steps"] < left.history["planned_steps"]
+        before = path.stat().st_mtime_ns
+        process, _ = runs("killed.um", "--resume")
+    _, err = process.communicate(timeout=120)
+    assert process.returncode == 0, err
+    assert same(um.load_model(path).trunk, undisturbed.trunk)
+
+
+def test_a_polite_kill_saves_and_says_so(runs, undisturbed):
+    process, path = runs("stopped.um")
+    first_checkpoint(process, path)
+    process.send_signal(signal.SIGTERM)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "--resume" in err
+    assert "Traceback" not in err
+    assert 0 < um.load_model(path).history["steps"] < STEPS
+    process, _ = runs("stopped.um", "--resume")
+    process.communicate(timeout=120)
+    assert process.returncode == 0
+    assert same(um.load_model(path).trunk, undisturbed.trunk)
