@@ -103,21 +103,18 @@ def _mixed(net: Network) -> Mask:
 
 
 def _small(net: Network) -> Recipe:
-    return _ours("small", net, Architecture((256,) * 2, residual=True, heads=("marginal",), from_prior=True), batch=512)
+    architecture = Architecture((256,) * 2, residual=True, heads=("marginal",), from_prior=True)
+    return replace(_default(net), preset="small", architecture=architecture, batch=256, learning_rate=2e-3)
 
 
 def _default(net: Network) -> Recipe:
-    return _ours("default", net, Architecture((1024,) * 3, residual=True, heads=("marginal", "message"), from_prior=True), batch=1024)
-
-
-def _ours(name: str, net: Network, architecture: Architecture, batch: int) -> Recipe:
     return Recipe(
-        name,
-        architecture,
+        "default",
+        Architecture((1024,) * 3, residual=True, heads=("marginal", "message"), from_prior=True),
         "two_bit",
         _mixed(net),
-        False,
-        batch,
+        observed_loss=False,
+        batch=1024,
         learning_rate=1e-3,
         warm_up=500,
         average=0.999,
