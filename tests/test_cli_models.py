@@ -94,7 +94,8 @@ def test_train_writes_a_model(capsys, tmp_path, monkeypatch):
     [
         (["train", "asia"], "--output"),
         (["train", "asia", "-o", "nowhere/asia.um"], "no folder"),
-        (["train", "asia", "-o", "."], "directory"),
+        (["train", "asia", "-o", "."], ".um file"),
+        (["train", "asia", "-o", "asia.bif"], ".um file"),
         (["train", "asia", "-o", "asia.um", "--budget", "soon"], "budget"),
         (["train", "asia", "-o", "asia.um", "--preset", "papr"], "did you mean 'paper'"),
         (["train", "asia", "-o", "asia.um", "--observable", "dyspp"], "did you mean 'dysp'"),

@@ -233,6 +233,8 @@ def train(
     from unimarg import masking, terminal
     from unimarg.trainer import train
 
+    if output.suffix.lower() != ".um":
+        raise UsageError(f"a model is written to a .um file, not to {output.name!r}")
     net = _network(network)
     mask = masking.observable(net, observable) if observable else None
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # a polite kill is a Ctrl-C

@@ -13,7 +13,7 @@ from unimarg.examples import clinic_cases
 from unimarg.marginalizer import Marginalizer
 from unimarg.posterior import Posterior
 
-PATIENTS = ("Fever and a cough", "A swollen leg after the operation", "Always thirsty")
+PATIENTS = ("Fever and a cough", "It burns", "Always thirsty")
 
 
 def run(budget: str = "40s") -> None:

@@ -119,16 +119,20 @@ class _Run:
         self.compiled = compile_network(net)
         self.ragged = Ragged(tuple(net.cards.tolist()))
         half = jax.default_backend() != "cpu"
-        self.plan = Plan(self.compiled.layout, self.ragged, made, self._steps_per_call(half), half, self._teacher(half))
+        teacher = self._teacher(half)
+        self.plan = Plan(self.compiled.layout, self.ragged, made, self._steps_per_call(half, teacher), half, teacher)
         self.priors = estimate_priors(net, seed)
         self.loss: float | None = None
 
-    def _steps_per_call(self, accelerated: bool) -> int:
-        """A power of two that keeps a call short and its samples in memory."""
-        widths = (len(self.net) + self.ragged.slots, *self.recipe.architecture.hidden)
-        weights = sum(a * b for a, b in itertools.pairwise(widths))
-        weights += widths[-1] * self.ragged.slots * len(self.recipe.architecture.heads)
-        seconds = 6 * weights * self.recipe.batch / (2e14 if accelerated else 1e11)
+    def _steps_per_call(self, accelerated: bool, teacher: Teacher | None) -> int:
+        """A power of two that keeps a call short and its samples in memory, by the work of a step."""
+        architecture, slots = self.recipe.architecture, self.ragged.slots
+        widths = (len(self.net) + slots, *architecture.hidden)
+        weights = sum(a * b for a, b in itertools.pairwise(widths)) + widths[-1] * slots * len(architecture.heads)
+        if architecture.residual:
+            weights += sum(2 * h * h for h in architecture.hidden)
+        work = (6 * weights + 100 * (teacher.entries if teacher else 0)) * self.recipe.batch
+        seconds = work / (2e14 if accelerated else 5e10)
         most = min(CALL_SECONDS / seconds, self.compiled.chunk / self.recipe.batch, self.limits.steps or math.inf)
         return 1 << max(0, math.floor(math.log2(max(most, 1))))
 

@@ -24,7 +24,7 @@ from jax import lax
 from unimarg.compiled import draw_states, log_conditionals_of
 from unimarg.counter import Key, threefry, words
 from unimarg.encoding import encode, one_hot
-from unimarg.layout import Arrays, Layout
+from unimarg.layout import MAX_NODES, Arrays, Layout
 from unimarg.presets import Recipe
 from unimarg.ragged import Parts, Ragged, take_rows
 from unimarg.teacher import Teacher
@@ -98,8 +98,9 @@ def run_steps(plan: Plan, given: Given, state: State) -> tuple[State, jax.Array]
     """``steps_per_call`` steps; also the loss of each."""
     n = plan.samples_per_call
     first = state.step.astype(jnp.uint32) * np.uint32(plan.recipe.batch)
+    upper = state.step.astype(jnp.uint32) >> np.uint32(33 - plan.recipe.batch.bit_length())  # beyond 2^32 samples
     samples = first + lax.iota(jnp.uint32, n)
-    states = draw_states(plan.layout, given.arrays, given.key, jnp.stack([first, jnp.uint32(0)]), n)
+    states = draw_states(plan.layout, given.arrays, given.key, jnp.stack([first, upper * np.uint32(MAX_NODES)]), n)
     observed = plan.recipe.mask.draw(stream(given.key, MASKS), samples, states.shape[0])
 
     def batches(a: jax.Array) -> jax.Array:
@@ -199,7 +200,7 @@ def through_channels(
         report = jnp.where(flip, 1 - own, own)[..., None]
         likelihood = jnp.where(half == report, 1 - e[..., None] / 2, e[..., None] / 2)
         seen.append(jnp.where(unsure[..., None], likelihood / likelihood.sum(axis=-1, keepdims=True), value))
-    return seen, known & ~uncertain
+    return lax.optimization_barrier((seen, known & ~uncertain))
 
 
 def _fraction(word: jax.Array) -> jax.Array:
