@@ -34,7 +34,7 @@ def random_model(net: Network, seed: int = 0, **options: Any) -> Marginalizer:
 def train(net: Network = ASIA, budget: str = f"{STEPS} steps", seed: int = 1, calls: int = CALL, **changes: Any) -> Marginalizer:
     """A short run in calls of few steps."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(trainer._Run, "_steps_per_call", lambda self, accelerated: calls)
+        patch.setattr(trainer._Run, "_steps_per_call", lambda self, accelerated, teacher: calls)
         return um.train(net, **(OPTIONS | {"budget": budget, "seed": seed} | changes))
 
 

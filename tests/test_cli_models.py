@@ -25,7 +25,7 @@ import unimarg.trainer as t
 run_steps = t.run_steps
 t.run_steps = lambda *given: (time.sleep(0.03), run_steps(*given))[1]
 t.CHECKPOINT_SECONDS = 0.05
-t._Run._steps_per_call = lambda self, accelerated: {CALL}
+t._Run._steps_per_call = lambda self, accelerated, teacher: {CALL}
 from unimarg.cli import main
 main(sys.argv[1:])
 """
@@ -64,7 +64,7 @@ def test_query_of_a_model(capsys, model_file):
 
 
 def test_train_writes_a_model(capsys, tmp_path, monkeypatch):
-    monkeypatch.setattr(trainer._Run, "_steps_per_call", lambda self, accelerated: 2)
+    monkeypatch.setattr(trainer._Run, "_steps_per_call", lambda self, accelerated, teacher: 2)
     path = tmp_path / "asia.um"
     arguments = (
         "train",
