@@ -1,6 +1,6 @@
 """All marginals for many rows, each with evidence of its own: rows a second, side by side in one run.
 
-    python benchmarks/batch_rows.py alarm.bif.gz model.um
+    python benchmarks/batch_rows.py model.um
 
 Ours: one pass of the trained model on all cores, with and without the proof of impossible states. pyAgrum:
 LazyPropagation, one process for each core. Also the mean absolute error of ours on the rows that pyAgrum did.
@@ -24,7 +24,7 @@ THEIR_SECONDS = 20.0
 def peer(path: str, evidence: np.ndarray) -> tuple[int, float, np.ndarray]:
     """Rows done, seconds taken and their marginals, by one process."""
     gum = import_quietly("pyagrum", "pyagrum")
-    net = um.load(path)
+    net = um.load_model(path).net
     bn = um.to_pyagrum(net)
     inference = gum.LazyPropagation(bn)
     answers = []
@@ -39,8 +39,8 @@ def peer(path: str, evidence: np.ndarray) -> tuple[int, float, np.ndarray]:
 
 
 def main() -> None:
-    path, model_path = sys.argv[1:3]
-    model = um.load_model(model_path)
+    path = sys.argv[1]
+    model = um.load_model(path)
     net = model.net
     evidence = evidence_sets(net, "random", ROWS, SEED)
     cores = len(os.sched_getaffinity(0))
