@@ -36,7 +36,8 @@ class Recipe:
     warm_up: int = 0  # steps of linear warm-up; with it the rate falls along a cosine to the end
     average: float = 0.0  # decay of the running average of the weights; 0: none
     clip: float = 0.0  # largest norm of a gradient; 0: none
-    labels: str = "sample"  # "exact": posteriors by the teacher; "auto": those where its cliques are small enough
+    labels: str = "sample"  # "soft": given the rest of the sample; "exact": posteriors; "auto": those if cliques are small, else soft
+    passes: int = 1  # over each chunk of examples; a power of two
     message_weight: float = 0.1  # of the message head's loss beside the marginal head's
     virtual: float = 0.0  # share of the shown nodes that are shown through a random channel
 
@@ -47,9 +48,11 @@ class Recipe:
         numbers: dict[str, float] = {
             "batch": whole_number(self.batch, "the batch size", 1, 1 << 24),
             "warm_up": whole_number(self.warm_up, "warm_up", 0, 2**31 - 1),
+            "passes": whole_number(self.passes, "the number of passes", 1, 1 << 10),
         }
-        if self.batch & (self.batch - 1):
-            raise UsageError(f"the batch size must be a power of two, not {self.batch!r}")
+        for name, value in (("batch size", self.batch), ("number of passes", self.passes)):
+            if value & (value - 1):
+                raise UsageError(f"the {name} must be a power of two, not {value!r}")
         for name, (least, most) in _RANGES.items():
             value = getattr(self, name)
             if not isinstance(value, Real) or not least <= value <= most:
@@ -60,7 +63,7 @@ class Recipe:
 
 
 _RANGES = {"learning_rate": (0, 1e30), "average": (0, 1), "clip": (0, 1e30), "message_weight": (0, 1e30), "virtual": (0, 1)}
-LABELS = ("sample", "exact", "auto")
+LABELS = ("sample", "soft", "exact", "auto")
 
 
 def recipe(net: Network, preset: str = "default", mask: Mask | None = None, **changes: Any) -> Recipe:

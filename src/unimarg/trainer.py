@@ -120,7 +120,7 @@ class _Run:
         self.ragged = Ragged(tuple(net.cards.tolist()))
         half = jax.default_backend() != "cpu"
         teacher = self._teacher(half)
-        self.plan = Plan(self.compiled.layout, self.ragged, made, self._steps_per_call(half, teacher), half, teacher)
+        self.plan = Plan(self.compiled.layout, self.ragged, made, self._steps_per_call(half, teacher), half, teacher, made.passes)
         self.priors = estimate_priors(net, seed)
         self.loss: float | None = None
 
@@ -131,13 +131,14 @@ class _Run:
         weights = sum(a * b for a, b in itertools.pairwise(widths)) + widths[-1] * slots * len(architecture.heads)
         if architecture.residual:
             weights += sum(2 * h * h for h in architecture.hidden)
-        work = (6 * weights + 100 * (teacher.entries if teacher else 0)) * self.recipe.batch
+        passes = self.recipe.passes
+        work = (6 * weights + 100 * (teacher.entries if teacher else 0) / passes) * self.recipe.batch
         seconds = work / (2e14 if accelerated else 5e10)
-        most = min(CALL_SECONDS / seconds, self.compiled.chunk / self.recipe.batch, self.limits.steps or math.inf)
-        return 1 << max(0, math.floor(math.log2(max(most, 1))))
+        most = min(CALL_SECONDS / seconds, passes * self.compiled.chunk / self.recipe.batch, self.limits.steps or math.inf)
+        return max(passes, 1 << max(0, math.floor(math.log2(max(most, 1)))))
 
     def _teacher(self, accelerated: bool) -> Teacher | None:
-        if self.recipe.labels == "sample":
+        if self.recipe.labels in ("sample", "soft"):
             return None
         limit = TEACHER_ENTRIES_ACCELERATED if accelerated else TEACHER_ENTRIES
         teacher = make_teacher(self.net, limit)
@@ -177,7 +178,7 @@ class _Run:
         try:
             while int(state.step) < steps:
                 left = steps - int(state.step)
-                plan = self.plan if left >= self.plan.steps_per_call else replace(self.plan, steps_per_call=left)
+                plan = self.plan if left >= self.plan.steps_per_call else replace(self.plan, steps_per_call=left, passes=1)
                 after, losses = run_steps(plan, given, state)
                 loss = float(losses.mean())
                 if not math.isfinite(loss):

@@ -1,12 +1,16 @@
 """Training a Universal Marginalizer (paper, section 2.1), as one compiled program on the device.
 
-A call draws a chunk of fresh samples, masks them, and takes many optimiser steps:
+A call draws a chunk of fresh samples, masks them, labels them, and takes many optimiser steps:
 
     x ~ P,  m ~ masks,  loss = - sum over i of log UM_i(x_i | x_m)          the marginal head
                               - sum over i of log q_i(x_i | pa_i, x_m)     the message head, where
 
-q_i(k | pa_i, e) is proportional to P(x_i = k | pa_i) exp(lambda_i(k)). Nothing is stored. Step t uses the samples
-t * batch up to (t + 1) * batch of the run's key, so that a run that was interrupted goes on to the same weights.
+q_i(k | pa_i, e) is proportional to P(x_i = k | pa_i) exp(lambda_i(k)). In place of the outcome x_i stands, where
+asked, its distribution given more than x_m, which has the same expectation and less noise: P(x_i | x_m) itself
+(``teacher``), or P(x_i | the rest of the sample) (``blanket``).
+
+Nothing is stored. A call that begins at step t uses the samples from t * batch / passes on of the run's key, so that a
+run that was interrupted goes on to the same weights.
 """
 
 from __future__ import annotations
@@ -21,6 +25,7 @@ import numpy as np
 import optax
 from jax import lax
 
+from unimarg.blanket import blanket_log_p
 from unimarg.compiled import draw_states, log_conditionals_of
 from unimarg.counter import Key, threefry, words
 from unimarg.encoding import encode, one_hot
@@ -30,7 +35,10 @@ from unimarg.ragged import Parts, Ragged, take_rows
 from unimarg.teacher import Teacher
 from unimarg.trunk import Trunk
 
-MASKS, CHANNELS, DROPOUT = range(1, 4)  # streams of random numbers beside the samples' own
+MASKS, CHANNELS, DROPOUT, ORDER = range(1, 5)  # streams of random numbers beside the samples' own
+
+
+LABEL_ENTRIES, LABEL_ENTRIES_ACCELERATED = 1 << 24, 1 << 31  # of all cliques together, for the rows labelled at once
 
 
 @dataclass(frozen=True)
@@ -42,11 +50,12 @@ class Plan:
     recipe: Recipe
     steps_per_call: int
     half: bool  # bfloat16 products
-    teacher: Teacher | None = None  # exact labels; else the samples themselves
+    teacher: Teacher | None = None  # exact labels
+    passes: int = 1  # over the examples of a call; divides ``steps_per_call``
 
     @property
     def samples_per_call(self) -> int:
-        return self.steps_per_call * self.recipe.batch
+        return self.steps_per_call * self.recipe.batch // self.passes
 
 
 class Given(NamedTuple):
@@ -57,6 +66,19 @@ class Given(NamedTuple):
     priors: jax.Array  # [slots]
     prior_logits: jax.Array  # [slots]
     steps: jax.Array  # int32: of the whole run, for the learning rate
+
+
+class Examples(NamedTuple):
+    """Evidence with its labels, sample by sample; nodes lie in the order of ``Ragged``."""
+
+    samples: jax.Array  # uint32 [n]
+    drawn: jax.Array  # [n, nodes]: the states
+    known: jax.Array  # bool [n, nodes]: shown
+    certain: jax.Array  # bool [n, nodes]: shown as it is, not through a channel
+    values: Parts | None  # [n, nodes, K]: what is shown; None: the states
+    labels: Parts | None  # [n, nodes, K]: of the marginal head; None: the states
+    rest: Parts | None  # [n, nodes, K]: P(x_i | the rest of the sample), which labels both heads
+    log_p: Parts | None  # [n, nodes, K]: log P(x_i = k | pa_i), for the message head
 
 
 class State(NamedTuple):
@@ -96,18 +118,17 @@ def initial_state(plan: Plan, seed: int) -> State:
 @partial(jax.jit, static_argnames=("plan",))
 def run_steps(plan: Plan, given: Given, state: State) -> tuple[State, jax.Array]:
     """``steps_per_call`` steps; also the loss of each."""
-    n = plan.samples_per_call
-    first = state.step.astype(jnp.uint32) * np.uint32(plan.recipe.batch)
-    upper = state.step.astype(jnp.uint32) >> np.uint32(33 - plan.recipe.batch.bit_length())  # beyond 2^32 samples
+    n, batch = plan.samples_per_call, plan.recipe.batch
+    number = state.step.astype(jnp.uint32) // np.uint32(plan.passes)  # of the first fresh batch
+    first = number * np.uint32(batch)
+    upper = number >> np.uint32(33 - batch.bit_length())  # beyond 2^32 samples
     samples = first + lax.iota(jnp.uint32, n)
     states = draw_states(plan.layout, given.arrays, given.key, jnp.stack([first, upper * np.uint32(MAX_NODES)]), n)
     observed = plan.recipe.mask.draw(stream(given.key, MASKS), samples, states.shape[0])
+    examples = lax.optimization_barrier(make_examples(plan, given, states, observed, samples))
 
-    def batches(a: jax.Array) -> jax.Array:
-        return jnp.moveaxis(a.reshape(*a.shape[:-1], plan.steps_per_call, plan.recipe.batch), -2, 0)
-
-    def step(state: State, batch: tuple[jax.Array, ...]) -> tuple[State, jax.Array]:
-        value, gradient = jax.value_and_grad(loss)(state.trunk, plan, given, *batch)
+    def step(state: State, batch: Examples) -> tuple[State, jax.Array]:
+        value, gradient = jax.value_and_grad(loss)(state.trunk, plan, given, batch)
         updates, optimizer_state = optimizer(plan.recipe).update(gradient, state.optimizer, cast(Any, state.trunk))
         rate = learning_rate(plan.recipe, state.step, given.steps)
         trunk = jax.tree.map(lambda w, u: w + rate * u, state.trunk, updates)
@@ -117,28 +138,66 @@ def run_steps(plan: Plan, given: Given, state: State) -> tuple[State, jax.Array]
             average = jax.tree.map(lambda a, t: a * decay + t * (1 - decay), average, trunk)
         return State(state.step + 1, trunk, average, optimizer_state), value
 
-    return lax.scan(step, state, (batches(states), batches(observed), batches(samples)))
+    def one_pass(state: State, number: jax.Array) -> tuple[State, jax.Array]:
+        shuffled = examples
+        if plan.passes > 1:  # each pass in an order of its own
+            order = jnp.argsort(words(stream(given.key, ORDER), samples, number[None])[0][0])
+            shuffled = jax.tree.map(lambda a: a[order], examples)
+        return lax.scan(step, state, jax.tree.map(lambda a: a.reshape(-1, batch, *a.shape[1:]), shuffled))
+
+    state, losses = lax.scan(one_pass, state, lax.iota(jnp.uint32, plan.passes))
+    return state, losses.reshape(-1)
 
 
-def loss(trunk: Trunk, plan: Plan, given: Given, states: jax.Array, observed: jax.Array, samples: jax.Array) -> jax.Array:
+def make_examples(plan: Plan, given: Given, states: jax.Array, observed: jax.Array, samples: jax.Array) -> Examples:
+    """From states and what is observed of them, ``[nodes, n]`` each in the network's order."""
+    ragged, recipe = plan.ragged, plan.recipe
+    drawn, known = ragged.rows(states), ragged.rows(observed)
+    shown, certain, values = one_hot(drawn, ragged), known, None
+    if recipe.virtual:
+        shown, certain = through_channels(stream(given.key, CHANNELS), recipe.virtual, known, shown, ragged, samples)
+        values = shown
+    labels, rest, log_p = None, None, None
+    if plan.teacher is not None:
+        labels = _by_blocks(plan, partial(exact_labels, plan.teacher, ragged), known, shown)
+    messages = "message" in recipe.architecture.heads
+    softly = labels is None and recipe.labels in ("soft", "auto")
+    if messages or softly:
+        tables = log_conditionals_of(plan.layout, given.arrays, states)  # [nodes, card, n]
+        log_p = _as_parts(tables, ragged) if messages else None
+        if softly:
+            logits = _as_parts(blanket_log_p(plan.layout, given.arrays, states, observed, tables), ragged)
+            rest = [jax.nn.softmax(jnp.where(k[..., None], jnp.log(v), 0) + part) for part, k, v in zip(logits, ragged.nodes(known), shown, strict=True)]
+    return Examples(samples, drawn, known, certain, values, labels, rest, log_p)
+
+
+def _as_parts(by_node: jax.Array, ragged: Ragged) -> Parts:
+    """``[nodes, card, n]`` in the network's order as ``[n, nodes, K]`` for each group."""
+    out, at = [], 0
+    for k, n in ragged.groups:
+        nodes = jnp.asarray(ragged.order[at : at + n])
+        out.append(jnp.moveaxis(take_rows(by_node, nodes)[:, :k], -1, 0))
+        at += n
+    return out
+
+
+def loss(trunk: Trunk, plan: Plan, given: Given, batch: Examples) -> jax.Array:
     """Mean over samples and counted nodes of the negative log probability, summed over the heads."""
     ragged, recipe = plan.ragged, plan.recipe
-    labels, known = ragged.rows(states), ragged.rows(observed)
-    drawn = lax.optimization_barrier(one_hot(labels, ragged))
-    values, certain = drawn, known
-    if recipe.virtual:
-        values, certain = through_channels(stream(given.key, CHANNELS), recipe.virtual, known, drawn, ragged, samples)
+    drawn = one_hot(batch.drawn, ragged)
+    values = drawn if batch.values is None else batch.values
     key = None
     if recipe.architecture.dropout:
-        data = jnp.stack(threefry(stream(given.key, DROPOUT), samples[0], jnp.uint32(0)))
+        data = jnp.stack(threefry(stream(given.key, DROPOUT), batch.samples[0], jnp.uint32(0)))
         key = jax.random.wrap_key_data(data, impl="threefry2x32")
-    logits = trunk(encode(recipe.encoding, known, values, ragged, given.priors), given.prior_logits, plan.half, key)
-    counted = jnp.ones_like(certain) if recipe.observed_loss else ~certain
-    target = drawn if plan.teacher is None else exact_labels(plan.teacher, ragged, known, values)
-    total = _cross_entropy(ragged.log_softmax(logits["marginal"]), target, counted, ragged)
+    logits = trunk(encode(recipe.encoding, batch.known, values, ragged, given.priors), given.prior_logits, plan.half, key)
+    counted = jnp.ones_like(batch.certain) if recipe.observed_loss else ~batch.certain
+    outcome = drawn if batch.rest is None else batch.rest
+    total = _cross_entropy(ragged.log_softmax(logits["marginal"]), outcome if batch.labels is None else batch.labels, counted, ragged)
     if "message" in logits:
-        messages = message_log_q(plan, given, logits["message"], states)
-        total = total + recipe.message_weight * _cross_entropy(messages, drawn, ~certain, ragged)
+        assert batch.log_p is not None
+        messages = message_log_q(ragged, batch.log_p, logits["message"])
+        total = total + recipe.message_weight * _cross_entropy(messages, outcome, ~batch.certain, ragged)
     return total
 
 
@@ -166,17 +225,20 @@ def exact_labels(teacher: Teacher, ragged: Ragged, known: jax.Array, values: Par
     return lax.stop_gradient(lax.optimization_barrier(out))
 
 
-def message_log_q(plan: Plan, given: Given, messages: jax.Array, states: jax.Array) -> Parts:
+def message_log_q(ragged: Ragged, log_p: Parts, messages: jax.Array) -> Parts:
     """log q_i(k | pa_i, e), ``[samples, nodes, K]`` for each group, with the samples' own parents."""
-    log_p = log_conditionals_of(plan.layout, given.arrays, states)  # [nodes, card, samples]
-    out, at = [], 0
-    for part in plan.ragged.with_reference(messages):
-        n, k = part.shape[-2:]
-        nodes = jnp.asarray(plan.ragged.order[at : at + n])
-        table = jnp.moveaxis(take_rows(log_p, nodes)[:, :k], -1, 0)
-        out.append(jax.nn.log_softmax(table + part, axis=-1))
-        at += n
-    return out
+    return [jax.nn.log_softmax(table + part, axis=-1) for table, part in zip(log_p, ragged.with_reference(messages), strict=True)]
+
+
+def _by_blocks(plan: Plan, label: Any, known: jax.Array, values: Parts) -> Parts:
+    """Labels of so many rows at once as fit into memory."""
+    assert plan.teacher is not None
+    most = (LABEL_ENTRIES_ACCELERATED if plan.half else LABEL_ENTRIES) / plan.teacher.entries
+    rows = min(known.shape[0], max(plan.recipe.batch, 1 << int(np.log2(max(most, 1)))))
+    while known.shape[0] % rows:
+        rows //= 2
+    blocks = jax.tree.map(lambda a: a.reshape(-1, rows, *a.shape[1:]), (known, values))
+    return jax.tree.map(lambda a: a.reshape(-1, *a.shape[2:]), lax.map(lambda block: label(*block), blocks))
 
 
 def through_channels(
