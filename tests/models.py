@@ -12,6 +12,7 @@ import unimarg as um
 from unimarg import Marginalizer, Network, trainer
 from unimarg.presets import recipe
 from unimarg.ragged import Ragged
+from unimarg.encoding import inputs
 from unimarg.trunk import Trunk
 
 ASIA = um.example("asia")
@@ -24,7 +25,7 @@ def random_model(net: Network, seed: int = 0, **options: Any) -> Marginalizer:
     """As if trained: random weights, random priors."""
     made = recipe(net, **({"preset": "paper", "hidden": (16,)} | options))
     ragged = Ragged(tuple(net.cards.tolist()))
-    trunk = Trunk.make(seed, made.architecture, len(net) + ragged.slots, ragged.slots)
+    trunk = Trunk.make(seed, made.architecture, inputs(ragged, made.rounds > 0), ragged.slots)
     priors = tuple(np.random.default_rng(seed).dirichlet(np.full(k, 3.0)) for k in net.cards)
     return Marginalizer(
         net, made, trunk, priors, {"seed": seed, "steps": 5, "planned_steps": 5, "samples": 80, "seconds": 1.0, "loss": 0.5}

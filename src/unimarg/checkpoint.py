@@ -22,6 +22,7 @@ from safetensors.numpy import load as load_tensors
 from safetensors.numpy import save as save_tensors
 
 from unimarg import masking
+from unimarg.encoding import inputs
 from unimarg.errors import FormatError, UnimargError
 from unimarg.formats.files import read_bytes, write_bytes
 from unimarg.marginalizer import Marginalizer
@@ -112,7 +113,7 @@ def _load(path: str | PathLike[str]) -> tuple[Marginalizer, Mapping[str, np.ndar
         net = _network_from_arrays(about["network"], tensors["network"])
         made = _recipe_from_json(about["recipe"])
         priors = tuple(np.split(tensors["priors"], np.cumsum(net.cards)[:-1]))
-        trunk = _fill(made.architecture, net, tensors)
+        trunk = _fill(made, net, tensors)
     except FormatError:
         raise
     except (SafetensorError, UnimargError, KeyError, TypeError, ValueError, IndexError, AttributeError, OverflowError, RecursionError) as e:
@@ -139,10 +140,10 @@ def _about(data: bytes) -> dict[str, Any]:
     return about
 
 
-def _fill(architecture: Architecture, net: Network, tensors: Mapping[str, np.ndarray]) -> Trunk:
-    """A trunk of this architecture with the file's weights; every shape must be the expected one."""
+def _fill(made: Recipe, net: Network, tensors: Mapping[str, np.ndarray]) -> Trunk:
+    """A trunk of this recipe with the file's weights; every shape must be the expected one."""
     ragged = Ragged(tuple(net.cards.tolist()))
-    like = jax.eval_shape(lambda: Trunk.make(None, architecture, len(net) + ragged.slots, ragged.slots))
+    like = jax.eval_shape(lambda: Trunk.make(None, made.architecture, inputs(ragged, made.rounds > 0), ragged.slots))
     leaves, tree = jax.tree.flatten(like)
     found = [tensors[f"trunk.{i}"] for i in range(len(leaves))]
     for i, (f, leaf) in enumerate(zip(found, leaves, strict=True)):

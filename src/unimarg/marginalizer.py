@@ -23,6 +23,7 @@ from unimarg.evidence import Evidence, parse_evidence
 from unimarg.network import Floats, Network
 from unimarg.posterior import Posterior
 from unimarg.presets import Recipe
+from unimarg.propagation import Propagation
 from unimarg.ragged import Parts, Ragged
 from unimarg.support import Support
 from unimarg.trunk import Trunk
@@ -150,6 +151,10 @@ class Marginalizer:
         return np.concatenate([p.reshape(len(p), math.prod(p.shape[1:])) for p in parts], axis=1)[:, self.ragged.states_order]
 
     @cached_property
+    def _propagation(self) -> Propagation | None:
+        return Propagation(self.net, self.recipe.rounds) if self.recipe.rounds else None
+
+    @cached_property
     def _support(self) -> Support:
         return Support(self.net)
 
@@ -174,18 +179,30 @@ class Marginalizer:
             rows = len(known[part])
             pad = next(b for b in BATCHES if b >= rows) - rows
             padded = [np.pad(a[part], [(0, pad)] + [(0, 0)] * (a.ndim - 1)) for a in (known, *values)]
-            pieces.append([np.asarray(a)[:rows] for a in _answer(*given, padded[0], padded[1:])])
+            pieces.append([np.asarray(a)[:rows] for a in _answer(*given, padded[0], padded[1:], self._propagation)])
         return [np.concatenate(same) for same in zip(*pieces, strict=True)]  # also makes them writable
 
 
-@partial(jax.jit, static_argnames=("ragged", "encoding", "features"))
-def _answer(ragged: Ragged, encoding: Any, features: bool, trunk: Trunk, priors: Any, prior_logits: Any, known: Any, values: Any) -> Parts:
+@partial(jax.jit, static_argnames=("ragged", "encoding", "features", "propagation"))
+def _answer(
+    ragged: Ragged,
+    encoding: Any,
+    features: bool,
+    trunk: Trunk,
+    priors: Any,
+    prior_logits: Any,
+    known: Any,
+    values: Any,
+    propagation: Propagation | None = None,
+) -> Parts:
     """Marginals ``[rows, nodes, K]`` for each group, or the trunk's last layer."""
-    x = encode(encoding, known, values, ragged, priors)
+    beliefs = None if propagation is None else propagation.logits(known, values, jax.default_backend() != "cpu")
+    x = encode(encoding, known, values, ragged, priors, beliefs)
+    start = prior_logits if beliefs is None else beliefs
     if features:
         return [trunk.features(x)]
     out = []
-    for logits, value, flag in zip(ragged.with_reference(trunk(x, prior_logits)["marginal"]), values, ragged.nodes(known), strict=True):
+    for logits, value, flag in zip(ragged.with_reference(trunk(x, start)["marginal"]), values, ragged.nodes(known), strict=True):
         # what a finding or a likelihood rules out is exactly 0, so that what is certain is exactly 1
         ruled_out = flag[..., None] & (value == 0)
         out.append(jax.nn.softmax(jnp.where(ruled_out, -jnp.inf, logits), axis=-1))

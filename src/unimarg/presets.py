@@ -37,6 +37,7 @@ class Recipe:
     average: float = 0.0  # decay of the running average of the weights; 0: none
     clip: float = 0.0  # largest norm of a gradient; 0: none
     labels: str = "sample"  # "soft": given the rest of the sample; "exact": posteriors; "auto": those if cliques are small, else soft
+    rounds: int = 0  # of belief propagation, from whose answer the network starts; 0: from the prior
     passes: int = 1  # over each chunk of examples; a power of two
     message_weight: float = 0.1  # of the message head's loss beside the marginal head's
     virtual: float = 0.0  # share of the shown nodes that are shown through a random channel
@@ -48,6 +49,7 @@ class Recipe:
         numbers: dict[str, float] = {
             "batch": whole_number(self.batch, "the batch size", 1, 1 << 24),
             "warm_up": whole_number(self.warm_up, "warm_up", 0, 2**31 - 1),
+            "rounds": whole_number(self.rounds, "the number of rounds", 0, 1000),
             "passes": whole_number(self.passes, "the number of passes", 1, 1 << 10),
         }
         for name, value in (("batch size", self.batch), ("number of passes", self.passes)):
@@ -107,7 +109,7 @@ def _mixed(net: Network) -> Mask:
 
 def _small(net: Network) -> Recipe:
     architecture = Architecture((256,) * 2, residual=True, heads=("marginal",), from_prior=True)
-    return replace(_default(net), preset="small", architecture=architecture, batch=256, learning_rate=2e-3)
+    return replace(_default(net), preset="small", architecture=architecture, batch=256, learning_rate=2e-3, rounds=0)
 
 
 def _default(net: Network) -> Recipe:
@@ -124,6 +126,7 @@ def _default(net: Network) -> Recipe:
         clip=1.0,
         labels="auto",
         virtual=0.02,
+        rounds=8,
     )
 
 

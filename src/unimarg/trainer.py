@@ -22,12 +22,14 @@ import numpy as np
 from unimarg.checkpoint import check_writable, load_state, save_model
 from unimarg.compiled import sample_chunks
 from unimarg.counter import key_from_seed
+from unimarg.encoding import inputs
 from unimarg.errors import TrainingError, UsageError, whole_number
 from unimarg.layout import compile_network, power_of_two
 from unimarg.marginalizer import Marginalizer, prior_slots
 from unimarg.masking import Mask
 from unimarg.network import Floats, Network
 from unimarg.presets import Recipe, recipe
+from unimarg.propagation import Propagation
 from unimarg.ragged import Ragged
 from unimarg.teacher import Teacher, make_teacher
 from unimarg.training import Given, Plan, State, initial_state, run_steps
@@ -120,14 +122,16 @@ class _Run:
         self.ragged = Ragged(tuple(net.cards.tolist()))
         half = jax.default_backend() != "cpu"
         teacher = self._teacher(half)
-        self.plan = Plan(self.compiled.layout, self.ragged, made, self._steps_per_call(half, teacher), half, teacher, made.passes)
+        propagation = Propagation(net, made.rounds) if made.rounds else None
+        steps = self._steps_per_call(half, teacher)
+        self.plan = Plan(self.compiled.layout, self.ragged, made, steps, half, teacher, propagation, made.passes)
         self.priors = estimate_priors(net, seed)
         self.loss: float | None = None
 
     def _steps_per_call(self, accelerated: bool, teacher: Teacher | None) -> int:
         """A power of two that keeps a call short and its samples in memory, by the work of a step."""
         architecture, slots = self.recipe.architecture, self.ragged.slots
-        widths = (len(self.net) + slots, *architecture.hidden)
+        widths = (inputs(self.ragged, self.recipe.rounds > 0), *architecture.hidden)
         weights = sum(a * b for a, b in itertools.pairwise(widths)) + widths[-1] * slots * len(architecture.heads)
         if architecture.residual:
             weights += sum(2 * h * h for h in architecture.hidden)

@@ -28,9 +28,10 @@ from jax import lax
 from unimarg.blanket import blanket_log_p
 from unimarg.compiled import draw_states, log_conditionals_of
 from unimarg.counter import Key, threefry, words
-from unimarg.encoding import encode, one_hot
+from unimarg.encoding import encode, inputs, one_hot
 from unimarg.layout import MAX_NODES, Arrays, Layout
 from unimarg.presets import Recipe
+from unimarg.propagation import Propagation, by_blocks
 from unimarg.ragged import Parts, Ragged, take_rows
 from unimarg.teacher import Teacher
 from unimarg.trunk import Trunk
@@ -51,6 +52,7 @@ class Plan:
     steps_per_call: int
     half: bool  # bfloat16 products
     teacher: Teacher | None = None  # exact labels
+    propagation: Propagation | None = None  # beliefs to start from
     passes: int = 1  # over the examples of a call; divides ``steps_per_call``
 
     @property
@@ -79,6 +81,7 @@ class Examples(NamedTuple):
     labels: Parts | None  # [n, nodes, K]: of the marginal head; None: the states
     rest: Parts | None  # [n, nodes, K]: P(x_i | the rest of the sample), which labels both heads
     log_p: Parts | None  # [n, nodes, K]: log P(x_i = k | pa_i), for the message head
+    beliefs: jax.Array | None  # [n, slots]: logits by belief propagation
 
 
 class State(NamedTuple):
@@ -110,8 +113,7 @@ def learning_rate(recipe: Recipe, step: jax.Array, steps: jax.Array) -> jax.Arra
 
 
 def initial_state(plan: Plan, seed: int) -> State:
-    inputs = len(plan.ragged.cards) + plan.ragged.slots
-    trunk = Trunk.make(seed, plan.recipe.architecture, inputs, plan.ragged.slots)
+    trunk = Trunk.make(seed, plan.recipe.architecture, inputs(plan.ragged, plan.recipe.rounds > 0), plan.ragged.slots)
     return State(jnp.int32(0), trunk, trunk if plan.recipe.average else None, optimizer(plan.recipe).init(cast(Any, trunk)))
 
 
@@ -159,7 +161,9 @@ def make_examples(plan: Plan, given: Given, states: jax.Array, observed: jax.Arr
         values = shown
     labels, rest, log_p = None, None, None
     if plan.teacher is not None:
-        labels = _by_blocks(plan, partial(exact_labels, plan.teacher, ragged), known, shown)
+        most = (LABEL_ENTRIES_ACCELERATED if plan.half else LABEL_ENTRIES) / plan.teacher.entries
+        label = partial(exact_labels, plan.teacher, ragged)
+        labels = by_blocks(lambda block: label(*block), (known, shown), most)
     messages = "message" in recipe.architecture.heads
     softly = labels is None and recipe.labels in ("soft", "auto")
     if messages or softly:
@@ -168,7 +172,8 @@ def make_examples(plan: Plan, given: Given, states: jax.Array, observed: jax.Arr
         if softly:
             logits = _as_parts(blanket_log_p(plan.layout, given.arrays, states, observed, tables), ragged)
             rest = [jax.nn.softmax(jnp.where(k[..., None], jnp.log(v), 0) + part) for part, k, v in zip(logits, ragged.nodes(known), shown, strict=True)]
-    return Examples(samples, drawn, known, certain, values, labels, rest, log_p)
+    beliefs = None if plan.propagation is None else plan.propagation.logits(known, shown, plan.half)
+    return Examples(samples, drawn, known, certain, values, labels, rest, log_p, beliefs)
 
 
 def _as_parts(by_node: jax.Array, ragged: Ragged) -> Parts:
@@ -190,7 +195,8 @@ def loss(trunk: Trunk, plan: Plan, given: Given, batch: Examples) -> jax.Array:
     if recipe.architecture.dropout:
         data = jnp.stack(threefry(stream(given.key, DROPOUT), batch.samples[0], jnp.uint32(0)))
         key = jax.random.wrap_key_data(data, impl="threefry2x32")
-    logits = trunk(encode(recipe.encoding, batch.known, values, ragged, given.priors), given.prior_logits, plan.half, key)
+    x = encode(recipe.encoding, batch.known, values, ragged, given.priors, batch.beliefs)
+    logits = trunk(x, given.prior_logits if batch.beliefs is None else batch.beliefs, plan.half, key)
     counted = jnp.ones_like(batch.certain) if recipe.observed_loss else ~batch.certain
     outcome = drawn if batch.rest is None else batch.rest
     total = _cross_entropy(ragged.log_softmax(logits["marginal"]), outcome if batch.labels is None else batch.labels, counted, ragged)
@@ -228,17 +234,6 @@ def exact_labels(teacher: Teacher, ragged: Ragged, known: jax.Array, values: Par
 def message_log_q(ragged: Ragged, log_p: Parts, messages: jax.Array) -> Parts:
     """log q_i(k | pa_i, e), ``[samples, nodes, K]`` for each group, with the samples' own parents."""
     return [jax.nn.log_softmax(table + part, axis=-1) for table, part in zip(log_p, ragged.with_reference(messages), strict=True)]
-
-
-def _by_blocks(plan: Plan, label: Any, known: jax.Array, values: Parts) -> Parts:
-    """Labels of so many rows at once as fit into memory."""
-    assert plan.teacher is not None
-    most = (LABEL_ENTRIES_ACCELERATED if plan.half else LABEL_ENTRIES) / plan.teacher.entries
-    rows = min(known.shape[0], max(plan.recipe.batch, 1 << int(np.log2(max(most, 1)))))
-    while known.shape[0] % rows:
-        rows //= 2
-    blocks = jax.tree.map(lambda a: a.reshape(-1, rows, *a.shape[1:]), (known, values))
-    return jax.tree.map(lambda a: a.reshape(-1, *a.shape[2:]), lax.map(lambda block: label(*block), blocks))
 
 
 def through_channels(

@@ -132,11 +132,11 @@ class Trunk(eqx.Module):
         keep = jax.random.bernoulli(jax.random.fold_in(key, layer), 1 - rate, x.shape)
         return jnp.where(keep, x / (1 - rate), 0)
 
-    def __call__(self, x: jax.Array, prior_logits: jax.Array, half: bool = False, key: jax.Array | None = None) -> dict[str, jax.Array]:
-        """Logits ``[samples, slots]`` of each head."""
+    def __call__(self, x: jax.Array, start: jax.Array, half: bool = False, key: jax.Array | None = None) -> dict[str, jax.Array]:
+        """Logits ``[samples, slots]`` of each head; ``start`` are the prior's, or what else is known before."""
         out = self.head(self.features(x, half, key), half)
         parts = jnp.split(out, len(self.architecture.heads), axis=-1)
         logits = dict(zip(self.architecture.heads, parts, strict=True))
         if self.architecture.from_prior:
-            logits["marginal"] = logits["marginal"] + prior_logits
+            logits["marginal"] = logits["marginal"] + start
         return logits
