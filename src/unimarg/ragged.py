@@ -50,6 +50,11 @@ class Ragged:
         return [inside[p] for p in self.place]
 
     @property
+    def largest(self) -> int:
+        """The largest number of states, but at least 2."""
+        return max(2, *self.cards)
+
+    @property
     def slots(self) -> int:
         return sum((k - 1) * n for k, n in self.groups)
 
