@@ -48,7 +48,8 @@ def setting(net, rows=ROWS, **options):
         channels = jax.jit(lambda v: through_channels(key_from_seed(3), 0.5, known, v, model.ragged, jnp.arange(rows, dtype=jnp.uint32)))
         values, certain = channels(values)
     features = jnp.asarray(np.random.default_rng(2).standard_normal((rows, 16)), jnp.float32)
-    return model, plan, given, states, View(features, known, certain, values)
+    messages = jnp.asarray(np.random.default_rng(3).standard_normal((rows, model.ragged.slots)), jnp.float32)
+    return model, plan, given, states, View(features, messages, known, certain, values)
 
 
 def naive(model, states, view):
@@ -61,6 +62,9 @@ def naive(model, states, view):
         before = np.asarray(view.features[r], np.float64) @ student.evidence.weight + student.evidence.bias
         for i, k in enumerate(net.cards):
             h = np.append(0, student.out[i] @ np.maximum(before, 0) + student.bias[i])[:k]
+            if not known[i]:
+                group, j = ragged.member[i]
+                h[1:] += np.asarray(ragged.split(view.messages)[group][r, j])
             q = net.mechanisms[i].expand()[tuple(x[p] for p in net.parents[i])] * likelihood.get(i, 1.0) * np.exp(h)
             yield r, i, q / q.sum(), above[i] and not certain[i]
             if not certain[i]:

@@ -4,11 +4,12 @@ Sequential importance sampling draws node after node in topological order, each 
 drawn before it. A deep trunk would have to be run again for every node; the student's one layer only grows by a row:
 
     hidden_i = relu(b + A f(e) + sum over nodes j < i that were drawn of W[j, x_j])        f(e): the trunk's last layer
-    h_i(k)   = U[i, k] . hidden_i + c[i, k]                                                0 for the first state
+    h_i(k)   = lambda_i(k) + U[i, k] . hidden_i + c[i, k]                                  lambda: the message head, if there is one
     q_i(k)   proportional to P(x_i = k | pa_i) L_i(k) exp(h_i(k))                          L_i: a virtual finding on i
 
 With a whole sample in hand (teacher forcing) all nodes are evaluated at once: the sums are cumulative. Where no node below i is
-observed, P L is the exact answer, and h_i is neither used nor trained.
+observed, P L is the exact answer, and h_i is neither used nor trained. The message head learns without L, so lambda_i is taken as 0
+where i has a virtual finding.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ class Student(eqx.Module):
         return cls(evidence, rows, jnp.zeros((nodes, card - 1, units)), jnp.zeros((nodes, card - 1)))
 
     def messages(self, features: jax.Array, states: jax.Array, drawn: jax.Array, half: bool = False) -> jax.Array:
-        """h_i(k) for every node of given samples, ``[nodes, K, samples]``.
+        """h_i(k) - lambda_i(k) for every node of given samples, ``[nodes, K, samples]``.
 
         From the trunk's ``features [samples, width]``, ``states [nodes, samples]``, and which of them are ``drawn`` in place of
         observed (bool, likewise).

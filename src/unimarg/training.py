@@ -85,6 +85,7 @@ class View(NamedTuple):
     """What the trunk saw of a batch and made of it; nodes in the order of ``ragged``."""
 
     features: jax.Array  # [samples, width]
+    messages: jax.Array | None  # lambda, [samples, slots], if there is such a head
     known: jax.Array  # bool [samples, nodes]
     certain: jax.Array  # bool, likewise: known, and not through a channel
     values: Parts
@@ -178,7 +179,7 @@ def loss(trunk: Trunk, plan: Plan, given: Given, states: jax.Array, observed: ja
     if "message" in logits:
         messages = message_log_q(plan, given, logits["message"], states)
         total = total + recipe.message_weight * _cross_entropy(messages, drawn, ~certain, ragged)
-    return total, View(features, known, certain, values)
+    return total, View(features, logits.get("message"), known, certain, values)
 
 
 def _cross_entropy(log_p: Parts, labels: Parts, counted: jax.Array, ragged: Ragged) -> jax.Array:
@@ -236,19 +237,24 @@ def student_log_q(student: Student, plan: Plan, given: Given, view: View, states
     """log q_i(k | pa_i, e, x_j for all j < i), ``[nodes, K, samples]``, with the samples' own x."""
     ragged = plan.ragged
     certain, known = by_node(view.certain, ragged), by_node(view.known, ragged)
-    h = student.messages(lax.stop_gradient(view.features), states, ~certain, plan.half)
-    table = log_conditionals_of(plan.layout, given.arrays, states)[:, : ragged.largest]
+    logits = log_conditionals_of(plan.layout, given.arrays, states)[:, : ragged.largest]
+    logits = logits + student.messages(view.features, states, ~certain, plan.half)
+    if view.messages is not None:
+        logits = logits + jnp.where(known[:, None], 0, by_state(ragged.with_reference(view.messages), ragged))
     if plan.recipe.virtual:
-        padded = [jnp.pad(v, ((0, 0), (0, 0), (0, ragged.largest - v.shape[-1]))) for v in view.values]
-        likelihood = jnp.moveaxis(jnp.concatenate(padded, axis=1), 0, -1)  # [nodes, K, samples]
-        likelihood = take_rows(likelihood, jnp.asarray(ragged.place))
-        table = table + jnp.where((known & ~certain)[:, None], jnp.log(likelihood), 0)
-    return jax.nn.log_softmax(table + h, axis=1)
+        logits = logits + jnp.where((known & ~certain)[:, None], jnp.log(by_state(view.values, ragged)), 0)
+    return jax.nn.log_softmax(logits, axis=1)
 
 
 def by_node(rows: jax.Array, ragged: Ragged) -> jax.Array:
     """``[samples, nodes]`` in the order of ``ragged``, as ``[nodes, samples]`` in the network's."""
     return take_rows(rows.T, jnp.asarray(ragged.place))
+
+
+def by_state(parts: Parts, ragged: Ragged) -> jax.Array:
+    """``[samples, nodes, K]`` for each group, as ``[nodes, K, samples]`` in the network's order with 0 for states a node lacks."""
+    padded = [jnp.pad(part, ((0, 0), (0, 0), (0, ragged.largest - part.shape[-1]))) for part in parts]
+    return take_rows(jnp.moveaxis(jnp.concatenate(padded, axis=1), 0, -1), jnp.asarray(ragged.place))
 
 
 def through_channels(
