@@ -59,6 +59,15 @@ class Ragged:
         return sum((k - 1) * n for k, n in self.groups)
 
     @cached_property
+    def slot(self) -> Ints:
+        """``[nodes, largest - 1]``: the slot of state k + 1 of each node of the network; ``slots`` where it has no such state."""
+        cards = np.asarray(self.cards)
+        starts = np.empty(len(cards), dtype=np.int64)
+        starts[self.order] = np.cumsum([0, *(cards[self.order] - 1)])[:-1]
+        states = np.arange(self.largest - 1)
+        return np.where(states < cards[:, None] - 1, starts[:, None] + states, self.slots)
+
+    @cached_property
     def states_order(self) -> Ints:
         """For each (node, state) of the network in order, its place when the groups ``[nodes, K]`` are laid side by side."""
         starts = np.cumsum([0, *(self.cards[i] for i in self.order)])[:-1]
