@@ -179,6 +179,14 @@ def draw(net: CompiledNetwork, key: Key, n: int, first: int = 0) -> jax.Array:
     return draw_states(net.layout, net.arrays, key, at, n)
 
 
+def log_p_of_block(layout: Layout, arrays: Arrays, k: int, position: jax.Array, rows: jax.Array) -> list[jax.Array]:
+    """log P(x_i = state | parents) of a block of kind ``k``, one ``[width, samples]`` for each state, from rows of states."""
+    kind, block = layout.kinds[k], _at(arrays.blocks[k], position)
+    if kind.noisy:
+        return log_p_noisy(block, rows)
+    return _log_p_table(kind, arrays.tables[layout.table_index[k]], block, rows)
+
+
 @partial(jax.jit, static_argnames=("layout",))
 def log_conditionals_of(layout: Layout, arrays: Arrays, states: jax.Array) -> jax.Array:
     """``log_conditionals`` for use inside a program."""
@@ -189,10 +197,7 @@ def log_conditionals_of(layout: Layout, arrays: Arrays, states: jax.Array) -> ja
 
     def branch(k: int, kind: Kind) -> Any:
         def log_p_block(position: jax.Array) -> jax.Array:
-            block = _at(arrays.blocks[k], position)
-            table = arrays.tables[layout.table_index[k]]
-            log_p = log_p_noisy(block, rows) if kind.noisy else _log_p_table(kind, table, block, rows)
-            full = jnp.stack(log_p, axis=1)
+            full = jnp.stack(log_p_of_block(layout, arrays, k, position, rows), axis=1)
             return jnp.pad(full, ((0, 0), (0, layout.card - kind.card), (0, 0)), constant_values=-jnp.inf)
 
         return log_p_block
