@@ -23,6 +23,7 @@ from unimarg.evidence import Evidence
 from unimarg.layout import Kind, NoisyBlocks, noisy_blocks, power_of_two, tail_words
 from unimarg.network import Floats, Ints, Network, NoisyMax
 from unimarg.relevance import ancestors, has_observed_descendant
+from unimarg.support import Support
 
 PLAIN_TABLE, TABLE, PLAIN_NOISY, NOISY, TILTED = range(5)  # how a node is drawn, see walk
 DRAWN, TABLE_MEAN, NOISY_MEAN = range(3)  # what is averaged for its marginal
@@ -210,6 +211,10 @@ class Frame:
             axes = sorted(range(len(scope)), key=lambda a: self.when[scope[a]])
             out.append((tuple(scope[a] for a in axes), np.ascontiguousarray(np.transpose(table, axes))))
         return out
+
+    @cached_property
+    def support(self) -> Support:
+        return Support(self.net)
 
     @cached_property
     def ranges(self) -> Floats:

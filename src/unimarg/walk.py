@@ -51,7 +51,6 @@ assert (PLAIN_TABLE, TABLE, PLAIN_NOISY, NOISY, TILTED) == (0, 1, 2, 3, 4)  # th
 assert (DRAWN, TABLE_MEAN, NOISY_MEAN) == (0, 1, 2)
 
 
-@partial(jax.jit, static_argnames=("shape", "n"))
 def walk(
     shape: Shape, given: Conditionals, key: Key, first: jax.Array, n: int, forced: jax.Array | None = None
 ) -> tuple[jax.Array, jax.Array]:
@@ -59,10 +58,20 @@ def walk(
 
     With ``forced`` states ``[steps, n]`` nothing is drawn: these states' weights are given.
     """
+    return _walk(shape, given, key, first, n, forced, False)[:2]
+
+
+def trace(shape: Shape, given: Conditionals, key: Key, first: jax.Array, n: int) -> tuple[jax.Array, jax.Array]:
+    """What every step drew, ``[most steps, n]``, and the log weights: links keep their states here."""
+    return _walk(shape, given, key, first, n, None, True)[2:0:-1]
+
+
+@partial(jax.jit, static_argnames=("shape", "n", "keep"))
+def _walk(shape: Shape, given: Conditionals, key: Key, first: jax.Array, n: int, forced: jax.Array | None, keep: bool) -> Any:
     samples = first[0] + lax.iota(jnp.uint32, n)
 
     def body(t: jax.Array, carry: Any) -> Any:
-        states, log_w, sums = carry
+        states, log_w, kept, sums = carry
         now: Step = jax.tree.map(lambda a: lax.dynamic_index_in_dim(a, t, 0, keepdims=False), given.steps)
         here = Here(given, now, states, sums, *words(key, samples, (now.number.astype(jnp.uint32) + first[1])[None]))
         if forced is not None:
@@ -70,11 +79,14 @@ def walk(
         noisy = [_plain_table] * 3 if given.noisy is None else [_plain_noisy, _noisy, _tilted]
         new, gain = lax.switch(now.mode, [lambda b=b: b(here) for b in (_plain_table, _table, *noisy)])
         states = lax.dynamic_update_slice(states, new.astype(shape.dtype)[None], (now.node, 0))
-        return states, log_w + gain, None if sums is None else _settle(given.edges, now, new, sums)
+        if kept is not None:
+            kept = lax.dynamic_update_slice(kept, new.astype(shape.dtype)[None], (t, 0))
+        return states, log_w + gain, kept, None if sums is None else _settle(given.edges, now, new, sums)
 
     sums = None if given.edges is None else jnp.broadcast_to(given.edges.start[..., None], (*given.edges.start.shape, n))
-    begin = (jnp.zeros((shape.nodes, n), shape.dtype), jnp.zeros(n), sums)
-    return lax.fori_loop(0, given.count, body, begin)[:2]
+    kept = jnp.zeros((len(given.steps.node), n), shape.dtype) if keep else None
+    begin = (jnp.zeros((shape.nodes, n), shape.dtype), jnp.zeros(n), kept, sums)
+    return lax.fori_loop(0, given.count, body, begin)
 
 
 class Here(NamedTuple):

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from unimarg.conditionals import Conditionals, Draft, Frame, Query
+from unimarg.conditionals import Draft, Frame, Query
 from unimarg.network import Floats
 
 
-def hybrid(frame: Frame, query: Query, marginals: Floats, beta: Floats | float, structure: bool = True) -> Conditionals:
+def hybrid(frame: Frame, query: Query, marginals: Floats, beta: Floats | float, structure: bool = True) -> Draft:
     """``beta`` is a number for all nodes or one for each."""
     draft = Draft(frame, query, structure)
     draft.set_families(other=marginals, beta=np.broadcast_to(np.asarray(beta, dtype=float), len(marginals)))
-    return draft.finish()
+    return draft

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from unimarg.conditionals import Conditionals, Draft, Frame, Query
+from unimarg.conditionals import Draft, Frame, Query
 from unimarg.network import Floats
 
 
-def independent(frame: Frame, query: Query, marginals: Floats, structure: bool = True) -> Conditionals:
+def independent(frame: Frame, query: Query, marginals: Floats, structure: bool = True) -> Draft:
     draft = Draft(frame, query, structure)
     draft.set_families(other=marginals, beta=np.ones(len(marginals)))
-    return draft.finish()
+    return draft

@@ -24,7 +24,7 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
-from unimarg.conditionals import Conditionals, Draft, Edges, Frame, Link, Query, normalised, pad_rows
+from unimarg.conditionals import Draft, Edges, Frame, Link, Query, normalised, pad_rows
 from unimarg.mechanism import NoisyMax, pmf_from_log_cdf
 from unimarg.network import Floats
 
@@ -38,12 +38,12 @@ class Factor(NamedTuple):
     values: Floats  # an axis for each
 
 
-def lookahead(frame: Frame, query: Query, residual: Floats | None = None, largest: int = LARGEST) -> Conditionals:
+def lookahead(frame: Frame, query: Query, residual: Floats | None = None, largest: int = LARGEST) -> Draft:
     """``residual`` is lambda, ``[nodes, card]``; zero without a network."""
     draft = Draft(frame, query)
     draft.set_families(tilt=residual)
     _Sweep(frame, query, draft, residual, largest).run()
-    return draft.finish()
+    return draft
 
 
 class _Sweep:

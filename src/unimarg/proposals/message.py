@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from unimarg.conditionals import Conditionals, Draft, Frame, Query
+from unimarg.conditionals import Draft, Frame, Query
 from unimarg.network import Floats
 
 
-def message(frame: Frame, query: Query, messages: Floats, structure: bool = True) -> Conditionals:
+def message(frame: Frame, query: Query, messages: Floats, structure: bool = True) -> Draft:
     """``messages`` are lambda, ``[nodes, card]``."""
     draft = Draft(frame, query, structure)
     draft.set_families(tilt=messages)
-    return draft.finish()
+    return draft

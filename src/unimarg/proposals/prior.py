@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from unimarg.conditionals import Conditionals, Draft, Frame, Query
+from unimarg.conditionals import Draft, Frame, Query
 
 
-def prior(frame: Frame, query: Query, structure: bool = True) -> Conditionals:
+def prior(frame: Frame, query: Query, structure: bool = True) -> Draft:
     draft = Draft(frame, query, structure)
     draft.set_families()
-    return draft.finish()
+    return draft
