@@ -36,6 +36,7 @@ MAX_STEPS = 2**31 - 1
 PRIOR_SAMPLES = 1 << 20
 CHECKPOINT_SECONDS = 60.0
 TEACHER_ENTRIES, TEACHER_ENTRIES_ACCELERATED = 1 << 14, 1 << 20  # exact labels cost about as much as the network then
+CALL_BYTES, CALL_BYTES_ACCELERATED = 1 << 28, 1 << 31  # of a call's evidence and labels
 CALL_SECONDS = 0.5  # what a call should take: short enough for progress and Ctrl-C
 
 
@@ -133,7 +134,8 @@ class _Run:
             weights += sum(2 * h * h for h in architecture.hidden)
         work = (6 * weights + 100 * (teacher.entries if teacher else 0)) * self.recipe.batch
         seconds = work / (2e14 if accelerated else 5e10)
-        most = min(CALL_SECONDS / seconds, self.compiled.chunk / self.recipe.batch, self.limits.steps or math.inf)
+        fits = (CALL_BYTES_ACCELERATED if accelerated else CALL_BYTES) / (12 * int(self.net.cards.sum()))  # samples: values, inputs, labels
+        most = min(CALL_SECONDS / seconds, min(self.compiled.chunk, fits) / self.recipe.batch, self.limits.steps or math.inf)
         return 1 << max(0, math.floor(math.log2(max(most, 1))))
 
     def _teacher(self, accelerated: bool) -> Teacher | None:

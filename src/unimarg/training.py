@@ -59,6 +59,16 @@ class Given(NamedTuple):
     steps: jax.Array  # int32: of the whole run, for the learning rate
 
 
+class Batch(NamedTuple):
+    """What a step learns from; nodes lie in the order of ``ragged`` but for ``states``."""
+
+    inputs: jax.Array  # [samples, nodes + slots]: the encoded evidence
+    labels: Parts  # [samples, nodes, K]: what the marginal head should say
+    certain: jax.Array  # bool [samples, nodes]: hard evidence
+    states: jax.Array  # [nodes, samples]
+    samples: jax.Array  # uint32 [samples]: their numbers
+
+
 class State(NamedTuple):
     step: jax.Array  # int32
     trunk: Trunk
@@ -106,8 +116,14 @@ def run_steps(plan: Plan, given: Given, state: State) -> tuple[State, jax.Array]
     def batches(a: jax.Array) -> jax.Array:
         return jnp.moveaxis(a.reshape(*a.shape[:-1], plan.steps_per_call, plan.recipe.batch), -2, 0)
 
-    def step(state: State, batch: tuple[jax.Array, ...]) -> tuple[State, jax.Array]:
-        value, gradient = jax.value_and_grad(loss)(state.trunk, plan, given, *batch)
+    # Three loops in place of one: XLA computes cheap-looking things again wherever they are used, barrier or not, and only
+    # what a loop leaves behind is safe. Random numbers inside the teacher's program doubled the time of a step.
+    parts = batches(states), batches(observed), batches(samples)
+    evidence = lax.map(lambda part: shown(plan, given, *part), parts)
+    learnt_from = lax.map(lambda part: labelled(plan, given, *part), (*evidence, parts[0], parts[2]))
+
+    def step(state: State, batch: Batch) -> tuple[State, jax.Array]:
+        value, gradient = jax.value_and_grad(loss)(state.trunk, plan, given, batch)
         updates, optimizer_state = optimizer(plan.recipe).update(gradient, state.optimizer, cast(Any, state.trunk))
         rate = learning_rate(plan.recipe, state.step, given.steps)
         trunk = jax.tree.map(lambda w, u: w + rate * u, state.trunk, updates)
@@ -117,28 +133,41 @@ def run_steps(plan: Plan, given: Given, state: State) -> tuple[State, jax.Array]
             average = jax.tree.map(lambda a, t: a * decay + t * (1 - decay), average, trunk)
         return State(state.step + 1, trunk, average, optimizer_state), value
 
-    return lax.scan(step, state, (batches(states), batches(observed), batches(samples)))
+    return lax.scan(step, state, learnt_from)
 
 
-def loss(trunk: Trunk, plan: Plan, given: Given, states: jax.Array, observed: jax.Array, samples: jax.Array) -> jax.Array:
+def shown(plan: Plan, given: Given, states: jax.Array, observed: jax.Array, samples: jax.Array) -> tuple[jax.Array, Parts, jax.Array]:
+    """The evidence of a batch: which nodes are known, their values, and which of them are certain."""
+    known = plan.ragged.rows(observed)
+    values = one_hot(plan.ragged.rows(states), plan.ragged)
+    if not plan.recipe.virtual:
+        return known, values, known
+    seen, certain = through_channels(stream(given.key, CHANNELS), plan.recipe.virtual, known, values, plan.ragged, samples)
+    return known, seen, certain
+
+
+def labelled(plan: Plan, given: Given, known: jax.Array, values: Parts, certain: jax.Array, states: jax.Array, samples: jax.Array) -> Batch:
+    """The evidence encoded, and what it implies: exact posteriors, or the samples themselves."""
+    ragged = plan.ragged
+    inputs = encode(plan.recipe.encoding, known, values, ragged, given.priors)
+    labels = exact_labels(plan.teacher, ragged, known, values) if plan.teacher else one_hot(ragged.rows(states), ragged)
+    return Batch(inputs, labels, certain, states, samples)
+
+
+def loss(trunk: Trunk, plan: Plan, given: Given, batch: Batch) -> jax.Array:
     """Mean over samples and counted nodes of the negative log probability, summed over the heads."""
     ragged, recipe = plan.ragged, plan.recipe
-    labels, known = ragged.rows(states), ragged.rows(observed)
-    drawn = lax.optimization_barrier(one_hot(labels, ragged))
-    values, certain = drawn, known
-    if recipe.virtual:
-        values, certain = through_channels(stream(given.key, CHANNELS), recipe.virtual, known, drawn, ragged, samples)
     key = None
     if recipe.architecture.dropout:
-        data = jnp.stack(threefry(stream(given.key, DROPOUT), samples[0], jnp.uint32(0)))
+        data = jnp.stack(threefry(stream(given.key, DROPOUT), batch.samples[0], jnp.uint32(0)))
         key = jax.random.wrap_key_data(data, impl="threefry2x32")
-    logits = trunk(encode(recipe.encoding, known, values, ragged, given.priors), given.prior_logits, plan.half, key)
-    counted = jnp.ones_like(certain) if recipe.observed_loss else ~certain
-    target = drawn if plan.teacher is None else exact_labels(plan.teacher, ragged, known, values)
-    total = _cross_entropy(ragged.log_softmax(logits["marginal"]), target, counted, ragged)
+    logits = trunk(batch.inputs, given.prior_logits, plan.half, key)
+    counted = jnp.ones_like(batch.certain) if recipe.observed_loss else ~batch.certain
+    total = _cross_entropy(ragged.log_softmax(logits["marginal"]), batch.labels, counted, ragged)
     if "message" in logits:
-        messages = message_log_q(plan, given, logits["message"], states)
-        total = total + recipe.message_weight * _cross_entropy(messages, drawn, ~certain, ragged)
+        messages = message_log_q(plan, given, logits["message"], batch.states)
+        drawn = one_hot(ragged.rows(batch.states), ragged)
+        total = total + recipe.message_weight * _cross_entropy(messages, drawn, ~batch.certain, ragged)
     return total
 
 
@@ -163,7 +192,7 @@ def exact_labels(teacher: Teacher, ragged: Ragged, known: jax.Array, values: Par
     for _, n in ragged.groups:
         out.append(jnp.moveaxis(jnp.stack([marginals[i] for i in ragged.order[at : at + n]]), -1, 0))
         at += n
-    return lax.stop_gradient(lax.optimization_barrier(out))
+    return out
 
 
 def message_log_q(plan: Plan, given: Given, messages: jax.Array, states: jax.Array) -> Parts:
@@ -200,7 +229,7 @@ def through_channels(
         report = jnp.where(flip, 1 - own, own)[..., None]
         likelihood = jnp.where(half == report, 1 - e[..., None] / 2, e[..., None] / 2)
         seen.append(jnp.where(unsure[..., None], likelihood / likelihood.sum(axis=-1, keepdims=True), value))
-    return lax.optimization_barrier((seen, known & ~uncertain))
+    return seen, known & ~uncertain
 
 
 def _fraction(word: jax.Array) -> jax.Array:
