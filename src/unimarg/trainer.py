@@ -11,7 +11,6 @@ import math
 import re
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from os import PathLike
 from typing import Any, NamedTuple
 
@@ -162,9 +161,10 @@ class _Run:
         return model
 
     def _calibrate(self, given: Given, state: State) -> int:
-        """How many steps fit into the time that is left: by the second call of the compiled program."""
+        """How many steps fit into the time that is left: by a call of the program, once it is compiled."""
         assert self.limits.seconds is not None
-        jax.block_until_ready(run_steps(self.plan, given, state))
+        jax.block_until_ready(run_steps(self.plan, given, state))  # compiles, and takes no step of a run of none
+        given = given._replace(steps=jnp.int32(MAX_STEPS))
         begin = time.perf_counter()
         jax.block_until_ready(run_steps(self.plan, given, state))
         a_call = time.perf_counter() - begin
@@ -178,10 +178,8 @@ class _Run:
         good = state  # where the loss is known to be a number
         try:
             while int(state.step) < steps:
-                left = steps - int(state.step)
-                plan = self.plan if left >= self.plan.steps_per_call else replace(self.plan, steps_per_call=left)
-                after, losses = run_steps(plan, given, state)
-                loss = float(losses.mean())
+                after, losses = run_steps(self.plan, given, state)
+                loss = float(losses[: int(after.step - state.step)].mean())
                 if not math.isfinite(loss):
                     # the state the call began with is good only if its own loss, the call's first, is a number
                     raise self._diverged(state if math.isfinite(float(losses[0])) else good, steps)

@@ -105,7 +105,7 @@ def initial_state(plan: Plan, seed: int) -> State:
 
 @partial(jax.jit, static_argnames=("plan",))
 def run_steps(plan: Plan, given: Given, state: State) -> tuple[State, jax.Array]:
-    """``steps_per_call`` steps; also the loss of each."""
+    """``steps_per_call`` steps, fewer at the end of the run; also the loss of each, 0 for those not taken."""
     n = plan.samples_per_call
     first = state.step.astype(jnp.uint32) * np.uint32(plan.recipe.batch)
     upper = state.step.astype(jnp.uint32) >> np.uint32(33 - plan.recipe.batch.bit_length())  # beyond 2^32 samples
@@ -122,7 +122,9 @@ def run_steps(plan: Plan, given: Given, state: State) -> tuple[State, jax.Array]
     evidence = lax.map(lambda part: shown(plan, given, *part), parts)
     learnt_from = lax.map(lambda part: labelled(plan, given, *part), (*evidence, parts[0], parts[2]))
 
-    def step(state: State, batch: Batch) -> tuple[State, jax.Array]:
+    def step(i: jax.Array, carried: tuple[State, jax.Array]) -> tuple[State, jax.Array]:
+        state, losses = carried
+        batch = jax.tree.map(lambda a: lax.dynamic_index_in_dim(a, i, 0, keepdims=False), learnt_from)
         value, gradient = jax.value_and_grad(loss)(state.trunk, plan, given, batch)
         updates, optimizer_state = optimizer(plan.recipe).update(gradient, state.optimizer, cast(Any, state.trunk))
         rate = learning_rate(plan.recipe, state.step, given.steps)
@@ -131,9 +133,10 @@ def run_steps(plan: Plan, given: Given, state: State) -> tuple[State, jax.Array]
         if average is not None:
             decay = jnp.minimum(plan.recipe.average, (state.step + 1) / (state.step + 10))
             average = jax.tree.map(lambda a, t: a * decay + t * (1 - decay), average, trunk)
-        return State(state.step + 1, trunk, average, optimizer_state), value
+        return State(state.step + 1, trunk, average, optimizer_state), losses.at[i].set(value)
 
-    return lax.scan(step, state, learnt_from)
+    count = jnp.clip(given.steps - state.step, 0, plan.steps_per_call)
+    return lax.fori_loop(0, count, step, (state, jnp.zeros(plan.steps_per_call)))
 
 
 def shown(plan: Plan, given: Given, states: jax.Array, observed: jax.Array, samples: jax.Array) -> tuple[jax.Array, Parts, jax.Array]:
