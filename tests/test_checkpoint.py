@@ -271,6 +271,6 @@ def test_models_have_a_limit_of_their_own(data, tmp_path, monkeypatch):
     monkeypatch.setattr(checkpoint, "MAX_BYTES", 100)
     with pytest.raises(FormatError, match="the limit is 100"):
         um.load_model(path)
-    with pytest.raises(FormatError, match="cannot be written: the model has .* the limit is 100"):
+    with pytest.raises(FormatError, match=r"cannot be written: the model has .* the limit is 100"):
         model.save(path)
     assert path.read_bytes() == data

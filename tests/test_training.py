@@ -19,7 +19,7 @@ from unimarg.marginalizer import prior_slots
 from unimarg.network import Network
 from unimarg.ragged import Ragged
 from unimarg.teacher import make_teacher
-from unimarg.training import Given, Plan, exact_labels, labelled, learning_rate, loss, message_log_q, shown, through_channels
+from unimarg.training import Given, Plan, by_group, labelled, learning_rate, likelihoods, loss, message_log_q, shown, through_channels
 
 ROWS = 32
 
@@ -37,7 +37,7 @@ def setting(net: Network, **options):
 
 def value(trunk, plan, given, states, observed, samples) -> float:
     """The loss of samples under a mask."""
-    return float(loss(trunk, plan, given, labelled(plan, given, *shown(plan, given, states, observed, samples), states, samples)))
+    return float(loss(trunk, plan, given, labelled(plan, given, *shown(plan, given, states, observed, samples), None, states, samples)))
 
 
 def log_softmax(logits: np.ndarray) -> np.ndarray:
@@ -103,7 +103,12 @@ def test_exact_labels_are_the_posteriors_in_the_layouts_order():
     known = np.random.default_rng(1).random(states.shape) < 0.4
     rows = one_hot(jnp.asarray(states[:, ragged.order]), ragged)
     teacher = make_teacher(net, 1 << 20)
-    labels = jax.jit(lambda known, rows: exact_labels(teacher, ragged, known, rows))(jnp.asarray(known[:, ragged.order]), rows)
+
+    @jax.jit
+    def exact_labels(known, rows):
+        return by_group(ragged, teacher.marginals(likelihoods(ragged, known, rows)))
+
+    labels = exact_labels(jnp.asarray(known[:, ragged.order]), rows)
     for r in range(4):
         post = um.exact(net, {net.names[i]: int(states[r, i]) for i in np.flatnonzero(known[r])})
         for i, p in enumerate(post.probabilities):

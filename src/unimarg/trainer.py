@@ -142,7 +142,7 @@ class _Run:
             weights += sum(2 * h * h for h in architecture.hidden)
         work = (6 * weights + 100 * (teacher.entries if teacher else 0)) * self.recipe.batch
         seconds = work / (2e14 if accelerated else 5e10)
-        fits = (CALL_BYTES_ACCELERATED if accelerated else CALL_BYTES) / (12 * int(self.net.cards.sum()))  # samples: values, inputs, labels
+        fits = (CALL_BYTES_ACCELERATED if accelerated else CALL_BYTES) / (20 * int(self.net.cards.sum()))  # samples: five arrays of floats
         most = min(CALL_SECONDS / seconds, min(self.compiled.chunk, fits) / self.recipe.batch, self.limits.steps or math.inf)
         return 1 << max(0, math.floor(math.log2(max(most, 1))))
 

@@ -116,11 +116,14 @@ def run_steps(plan: Plan, given: Given, state: State) -> tuple[State, jax.Array]
     def batches(a: jax.Array) -> jax.Array:
         return jnp.moveaxis(a.reshape(*a.shape[:-1], plan.steps_per_call, plan.recipe.batch), -2, 0)
 
-    # Three loops in place of one: XLA computes cheap-looking things again wherever they are used, barrier or not, and only
-    # what a loop leaves behind is safe. Random numbers inside the teacher's program doubled the time of a step.
+    # Loop after loop in place of one: XLA computes cheap-looking things again wherever they are used, barrier or not, and only
+    # what a loop leaves behind is safe. With random numbers and transpositions inside the teacher a step took twice the time.
     parts = batches(states), batches(observed), batches(samples)
     evidence = lax.map(lambda part: shown(plan, given, *part), parts)
-    learnt_from = lax.map(lambda part: labelled(plan, given, *part), (*evidence, parts[0], parts[2]))
+    marginals = None
+    if plan.teacher:
+        marginals = lax.map(plan.teacher.marginals, lax.map(lambda part: likelihoods(plan.ragged, *part), evidence[:2]))
+    learnt_from = lax.map(lambda part: labelled(plan, given, *part), (*evidence, marginals, parts[0], parts[2]))
 
     def step(i: jax.Array, carried: tuple[State, jax.Array]) -> tuple[State, jax.Array]:
         state, losses = carried
@@ -149,11 +152,20 @@ def shown(plan: Plan, given: Given, states: jax.Array, observed: jax.Array, samp
     return known, seen, certain
 
 
-def labelled(plan: Plan, given: Given, known: jax.Array, values: Parts, certain: jax.Array, states: jax.Array, samples: jax.Array) -> Batch:
-    """The evidence encoded, and what it implies: exact posteriors, or the samples themselves."""
+def labelled(
+    plan: Plan,
+    given: Given,
+    known: jax.Array,
+    values: Parts,
+    certain: jax.Array,
+    marginals: list[jax.Array] | None,
+    states: jax.Array,
+    samples: jax.Array,
+) -> Batch:
+    """The evidence encoded, and what it implies: the teacher's marginals, or the samples themselves."""
     ragged = plan.ragged
     inputs = encode(plan.recipe.encoding, known, values, ragged, given.priors)
-    labels = exact_labels(plan.teacher, ragged, known, values) if plan.teacher else one_hot(ragged.rows(states), ragged)
+    labels = one_hot(ragged.rows(states), ragged) if marginals is None else by_group(ragged, marginals)
     return Batch(inputs, labels, certain, states, samples)
 
 
@@ -183,14 +195,18 @@ def _cross_entropy(log_p: Parts, labels: Parts, counted: jax.Array, ragged: Ragg
     return total / jnp.maximum(counted.sum(), 1)
 
 
-def exact_labels(teacher: Teacher, ragged: Ragged, known: jax.Array, values: Parts) -> Parts:
-    """P(X_i = k | e) for every node, ``[samples, nodes, K]`` for each group."""
-    likelihoods = [
+def likelihoods(ragged: Ragged, known: jax.Array, values: Parts) -> list[jax.Array]:
+    """The evidence as the teacher takes it: ``[K, samples]`` for each node, ones where nothing is known."""
+    grouped = [
         jnp.where(flag[:, j], value[:, j].T, 1.0)
         for flag, value in zip(ragged.nodes(known), values, strict=True)
         for j in range(value.shape[1])
     ]
-    marginals = teacher.marginals([likelihoods[p] for p in ragged.place])
+    return [grouped[p] for p in ragged.place]
+
+
+def by_group(ragged: Ragged, marginals: list[jax.Array]) -> Parts:
+    """``[K, samples]`` for each node, as ``[samples, nodes, K]`` for each group."""
     out, at = [], 0
     for _, n in ragged.groups:
         out.append(jnp.moveaxis(jnp.stack([marginals[i] for i in ragged.order[at : at + n]]), -1, 0))
