@@ -78,10 +78,11 @@ def draw(rows: list[list[object]], path: Path) -> None:
         for x, y, hidden in points * (not rule_out):
             axes.annotate(hidden, (x, y), textcoords="offset points", xytext=(6, 4), fontsize=8)
     axes.axvline(float(str(table[0]["rows_s"])), color="grey", linestyle="--", label="pyAgrum LazyPropagation (exact)")
-    axes.set(xscale="log", yscale="log", xlabel="rows a second, two cores", ylabel="mean absolute error", title=table[0]["network"])
+    axes.set(xscale="log", xlabel=f"rows a second, {table[0]['cores']} cores", ylabel="mean absolute error", title=table[0]["network"])
     axes.margins(0.15)
-    axes.legend(fontsize=8)
-    axes.grid(alpha=0.3, which="both")
+    axes.set_ylim(bottom=0)
+    axes.legend(fontsize=8, loc="lower center")
+    axes.grid(alpha=0.3)
     figure.savefig(path, dpi=120)
 
 
