@@ -4,7 +4,8 @@
 
 Training: multiplications of a step's matrix products (forward, and backward for weights and inputs of every layer) over the
 time of a step, with its share of sampling, masking, labels and the update. Beside it the rate of those very
-products alone: the same shapes and types, each in a compiled loop. Medians of interleaved repeats.
+products alone: the same shapes and types, each in a compiled loop. Medians of interleaved repeats. A student's time counts and
+its work does not; ``--option student=0`` leaves it out.
 """
 
 import argparse
@@ -25,6 +26,7 @@ import unimarg as um
 from unimarg.counter import key_from_seed
 from unimarg.marginalizer import prior_slots
 from unimarg.presets import recipe
+from unimarg.student import descendants
 from unimarg.trainer import MAX_STEPS, Budget, _Run
 from unimarg.training import Given, initial_state, run_steps
 
@@ -35,7 +37,7 @@ Shape = tuple[int, int, int]  # rows, inner, columns of a product
 
 def products(run: _Run) -> list[Shape]:
     """Of one step; the first layer's input needs no gradient."""
-    batch, trunk = run.recipe.batch, initial_state(run.plan, 0).trunk
+    batch, trunk = run.recipe.batch, initial_state(run.plan, 0).trunk.weights
     out: list[Shape] = []
     for n, layer in enumerate([*trunk.layers, trunk.head]):
         inputs, outputs = layer.weight.shape
@@ -78,7 +80,8 @@ def main() -> None:
     net = um.load(given.network) if Path(given.network).exists() else um.example(given.network)
     made = recipe(net, given.preset, None, **{name: ast.literal_eval(value) for name, value in (o.split("=", 1) for o in given.option)})
     run = _Run(net, made, 0, Budget(None, MAX_STEPS), time.perf_counter(), None, None)
-    constants = Given(run.compiled.arrays, key_from_seed(0), *prior_slots(run.priors, run.ragged), jnp.int32(MAX_STEPS))
+    below = jnp.asarray(descendants(net)) if made.student else None
+    constants = Given(run.compiled.arrays, key_from_seed(0), *prior_slots(run.priors, run.ragged), jnp.int32(MAX_STEPS), below)
     state = initial_state(run.plan, 0)
 
     def a_call() -> Any:

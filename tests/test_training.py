@@ -37,7 +37,7 @@ def setting(net: Network, **options):
 
 def value(trunk, plan, given, states, observed, samples) -> float:
     """The loss of samples under a mask."""
-    return float(loss(trunk, plan, given, labelled(plan, given, *shown(plan, given, states, observed, samples), None, states, samples)))
+    return float(loss(trunk, plan, given, labelled(plan, given, *shown(plan, given, states, observed, samples), None, states, samples))[0])
 
 
 def log_softmax(logits: np.ndarray) -> np.ndarray:

@@ -24,6 +24,7 @@ from unimarg.network import Floats, Network
 from unimarg.posterior import Posterior
 from unimarg.presets import Recipe
 from unimarg.ragged import Parts, Ragged
+from unimarg.student import Student
 from unimarg.support import Support
 from unimarg.trunk import Trunk
 
@@ -44,6 +45,7 @@ class Marginalizer:
     trunk: Trunk
     priors: tuple[Floats, ...]  # P(X_i = k), estimated, one [card] for each node
     history: Mapping[str, Any] = field(default_factory=dict)  # how it was trained: seed, steps, seconds, loss
+    student: Student | None = None  # for SUM-IS, where the recipe has one
 
     @cached_property
     def ragged(self) -> Ragged:
@@ -54,7 +56,7 @@ class Marginalizer:
         return prior_slots(self.priors, self.ragged)
 
     def __repr__(self) -> str:
-        size = sum(a.size for a in jax.tree.leaves(self.trunk))
+        size = sum(a.size for a in jax.tree.leaves((self.trunk, self.student)))
         return f"Marginalizer({self.net.name!r}, preset {self.recipe.preset!r}, {size:,} weights, {self.history.get('steps', 0):,} steps)"
 
     def save(self, path: str | PathLike[str]) -> None:

@@ -19,7 +19,7 @@ from unimarg.encoding import ENCODINGS, Encoding
 from unimarg.errors import UsageError, closest, whole_number
 from unimarg.masking import Among, LogUniformRate, Mask, Mixture, Prefix, UniformRate, leaves
 from unimarg.network import Network
-from unimarg.trunk import Architecture
+from unimarg.trunk import MAX_WIDTH, Architecture
 
 
 @dataclass(frozen=True)
@@ -39,6 +39,7 @@ class Recipe:
     labels: str = "sample"  # "exact": posteriors by the teacher; "auto": those where its cliques are small enough
     message_weight: float = 0.1  # of the message head's loss beside the marginal head's
     virtual: float = 0.0  # share of the shown nodes that are shown through a random channel
+    student: int = 0  # units of a one-layer student for SUM-IS beside the trunk; 0: none
 
     def __post_init__(self) -> None:
         for name, allowed in (("encoding", ENCODINGS), ("labels", LABELS)):
@@ -47,6 +48,7 @@ class Recipe:
         numbers: dict[str, float] = {
             "batch": whole_number(self.batch, "the batch size", 1, 1 << 24),
             "warm_up": whole_number(self.warm_up, "warm_up", 0, 2**31 - 1),
+            "student": whole_number(self.student, "the number of the student's units", 0, MAX_WIDTH),
         }
         if self.batch & (self.batch - 1):
             raise UsageError(f"the batch size must be a power of two, not {self.batch!r}")
@@ -104,7 +106,7 @@ def _mixed(net: Network) -> Mask:
 
 def _small(net: Network) -> Recipe:
     architecture = Architecture((256,) * 2, residual=True, heads=("marginal",), from_prior=True)
-    return replace(_default(net), preset="small", architecture=architecture, batch=256, learning_rate=3e-3)
+    return replace(_default(net), preset="small", architecture=architecture, batch=256, learning_rate=3e-3, student=0)
 
 
 def _default(net: Network) -> Recipe:
@@ -121,6 +123,7 @@ def _default(net: Network) -> Recipe:
         clip=1.0,
         labels="auto",
         virtual=0.02,
+        student=256,
     )
 
 

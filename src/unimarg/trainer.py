@@ -29,6 +29,7 @@ from unimarg.masking import Mask
 from unimarg.network import Floats, Network
 from unimarg.presets import Recipe, recipe
 from unimarg.ragged import Ragged
+from unimarg.student import batch_rows, descendants
 from unimarg.teacher import Teacher, make_teacher
 from unimarg.training import Given, Plan, State, initial_state, run_steps
 
@@ -90,7 +91,8 @@ def train(
     """Train a Universal Marginalizer for a network.
 
     ``budget`` is a time, everything included, or a number of steps. ``mask`` says what will be observed, see
-    ``unimarg.masking``; ``options`` change the preset: ``hidden=(512, 512)``, ``batch=256``, ``encoding="prior"``.
+    ``unimarg.masking``; ``options`` change the preset: ``hidden=(512, 512)``, ``batch=256``, ``encoding="prior"``,
+    ``student=0`` (no student for sequential importance sampling).
     With ``checkpoint`` the run is saved in that file every minute and at the end; ``resume`` goes on with an
     unfinished one. Ctrl-C ends a run early: what there is, is saved and returned. ``held_out`` evidence sets with
     exact answers, of the family ``random``, are judged every few seconds: the mean absolute error goes to ``progress`` and, as
@@ -141,6 +143,7 @@ class _Run:
         if architecture.residual:
             weights += sum(2 * h * h for h in architecture.hidden)
         work = (6 * weights + 100 * (teacher.entries if teacher else 0)) * self.recipe.batch
+        work += 100 * len(self.net) * self.ragged.largest * self.recipe.student * batch_rows(self.recipe.batch)
         seconds = work / (2e14 if accelerated else 5e10)
         fits = (CALL_BYTES_ACCELERATED if accelerated else CALL_BYTES) / (20 * int(self.net.cards.sum()))  # samples: five arrays of floats
         most = min(CALL_SECONDS / seconds, min(self.compiled.chunk, fits) / self.recipe.batch, self.limits.steps or math.inf)
@@ -156,7 +159,9 @@ class _Run:
         return teacher
 
     def go(self, resume: bool) -> Marginalizer:
-        given = Given(self.compiled.arrays, key_from_seed(self.seed), *prior_slots(self.priors, self.ragged), jnp.int32(0))
+        below = descendants(self.net) if self.recipe.student else None
+        priors = prior_slots(self.priors, self.ragged)
+        given = Given(self.compiled.arrays, key_from_seed(self.seed), *priors, jnp.int32(0), None if below is None else jnp.asarray(below))
         state = initial_state(self.plan, self.seed)
         if resume:
             assert self.path is not None
@@ -221,7 +226,6 @@ class _Run:
         return TrainingError(f"the loss is no longer a number after step {int(state.step)}; try a smaller learning_rate{where}", model)
 
     def _model(self, state: State, steps: int) -> Marginalizer:
-        trunk = state.trunk if state.average is None else state.average
         history = {
             "seed": self.seed,
             "steps": int(state.step),
@@ -232,7 +236,8 @@ class _Run:
         }
         if self.held_out:
             history["held_out"] = list(self.held_out.measured)
-        return Marginalizer(self.net, self.recipe, trunk, self.priors, history)
+        student = None if state.student is None else state.student.best
+        return Marginalizer(self.net, self.recipe, state.trunk.best, self.priors, history, student)
 
 
 class HeldOut:

@@ -5,7 +5,8 @@ A call draws a chunk of fresh samples, masks them, and takes many optimiser step
     x ~ P,  m ~ masks,  loss = - sum over i of log UM_i(x_i | x_m)          the marginal head
                               - sum over i of log q_i(x_i | pa_i, x_m)     the message head, where
 
-q_i(k | pa_i, e) is proportional to P(x_i = k | pa_i) exp(lambda_i(k)). Nothing is stored. Step t uses the samples
+q_i(k | pa_i, e) is proportional to P(x_i = k | pa_i) exp(lambda_i(k)). A student for SUM-IS (``student.py``) learns beside the
+trunk from the same batches, without a say in the trunk's gradient. Nothing is stored. Step t uses the samples
 t * batch up to (t + 1) * batch of the run's key, so that a run that was interrupted goes on to the same weights.
 """
 
@@ -27,6 +28,7 @@ from unimarg.encoding import encode, one_hot
 from unimarg.layout import MAX_NODES, Arrays, Layout
 from unimarg.presets import Recipe
 from unimarg.ragged import Parts, Ragged, take_rows
+from unimarg.student import Student, batch_rows
 from unimarg.teacher import Teacher
 from unimarg.trunk import Trunk
 
@@ -57,6 +59,20 @@ class Given(NamedTuple):
     priors: jax.Array  # [slots]
     prior_logits: jax.Array  # [slots]
     steps: jax.Array  # int32: of the whole run, for the learning rate
+    descendants: jax.Array | None = None  # bool [nodes, nodes], for a student
+
+
+class Learner(NamedTuple):
+    """Weights that are being learned: a trunk's or a student's."""
+
+    weights: Any
+    average: Any  # None where the recipe has none
+    optimizer: Any
+
+    @property
+    def best(self) -> Any:
+        """The weights to answer with."""
+        return self.weights if self.average is None else self.average
 
 
 class Batch(NamedTuple):
@@ -64,6 +80,8 @@ class Batch(NamedTuple):
 
     inputs: jax.Array  # [samples, nodes + slots]: the encoded evidence
     labels: Parts  # [samples, nodes, K]: what the marginal head should say
+    known: jax.Array  # bool [samples, nodes]
+    values: Parts  # [samples, nodes, K]: the evidence
     certain: jax.Array  # bool [samples, nodes]: hard evidence
     states: jax.Array  # [nodes, samples]
     samples: jax.Array  # uint32 [samples]: their numbers
@@ -71,9 +89,18 @@ class Batch(NamedTuple):
 
 class State(NamedTuple):
     step: jax.Array  # int32
-    trunk: Trunk
-    average: Trunk | None
-    optimizer: Any
+    trunk: Learner
+    student: Learner | None
+
+
+class View(NamedTuple):
+    """What the trunk saw of a batch and made of it; nodes in the order of ``ragged``."""
+
+    features: jax.Array  # [samples, width]
+    messages: jax.Array | None  # lambda, [samples, slots], if there is such a head
+    known: jax.Array  # bool [samples, nodes]
+    certain: jax.Array  # bool, likewise: known, and not through a channel
+    values: Parts
 
 
 def stream(key: Key, number: int) -> Key:
@@ -98,9 +125,14 @@ def learning_rate(recipe: Recipe, step: jax.Array, steps: jax.Array) -> jax.Arra
 
 
 def initial_state(plan: Plan, seed: int) -> State:
-    inputs = len(plan.ragged.cards) + plan.ragged.slots
-    trunk = Trunk.make(seed, plan.recipe.architecture, inputs, plan.ragged.slots)
-    return State(jnp.int32(0), trunk, trunk if plan.recipe.average else None, optimizer(plan.recipe).init(cast(Any, trunk)))
+    made, nodes = plan.recipe, len(plan.ragged.cards)
+
+    def learner(weights: Any) -> Learner:
+        return Learner(weights, weights if made.average else None, optimizer(made).init(weights))
+
+    trunk = learner(Trunk.make(seed, made.architecture, nodes + plan.ragged.slots, plan.ragged.slots))
+    student = Student.make(seed, made.student, made.architecture.hidden[-1], nodes, plan.ragged.largest) if made.student else None
+    return State(jnp.int32(0), trunk, None if student is None else learner(student))
 
 
 @partial(jax.jit, static_argnames=("plan",))
@@ -128,18 +160,27 @@ def run_steps(plan: Plan, given: Given, state: State) -> tuple[State, jax.Array]
     def step(i: jax.Array, carried: tuple[State, jax.Array]) -> tuple[State, jax.Array]:
         state, losses = carried
         batch = jax.tree.map(lambda a: lax.dynamic_index_in_dim(a, i, 0, keepdims=False), learnt_from)
-        value, gradient = jax.value_and_grad(loss)(state.trunk, plan, given, batch)
-        updates, optimizer_state = optimizer(plan.recipe).update(gradient, state.optimizer, cast(Any, state.trunk))
-        rate = learning_rate(plan.recipe, state.step, given.steps)
-        trunk = jax.tree.map(lambda w, u: w + rate * u, state.trunk, updates)
-        average = state.average
-        if average is not None:
-            decay = jnp.minimum(plan.recipe.average, (state.step + 1) / (state.step + 10))
-            average = jax.tree.map(lambda a, t: a * decay + t * (1 - decay), average, trunk)
-        return State(state.step + 1, trunk, average, optimizer_state), losses.at[i].set(value)
+        (value, view), gradient = jax.value_and_grad(loss, has_aux=True)(state.trunk.weights, plan, given, batch)
+        trunk, student = learn(plan.recipe, given, state.step, state.trunk, gradient), state.student
+        if student is not None:
+            own, gradient = jax.value_and_grad(student_loss)(student.weights, plan, given, view, batch.states)
+            value, student = value + own, learn(plan.recipe, given, state.step, student, gradient)
+        return State(state.step + 1, trunk, student), losses.at[i].set(value)
 
     count = jnp.clip(given.steps - state.step, 0, plan.steps_per_call)
     return lax.fori_loop(0, count, step, (state, jnp.zeros(plan.steps_per_call)))
+
+
+def learn(recipe: Recipe, given: Given, step: jax.Array, learner: Learner, gradient: Any) -> Learner:
+    """One step of the optimiser, and of the running average."""
+    updates, state = optimizer(recipe).update(gradient, learner.optimizer, learner.weights)
+    rate = learning_rate(recipe, step, given.steps)
+    weights = jax.tree.map(lambda w, u: w + rate * u, learner.weights, updates)
+    average = learner.average
+    if average is not None:
+        decay = jnp.minimum(recipe.average, (step + 1) / (step + 10))
+        average = jax.tree.map(lambda a, w: a * decay + w * (1 - decay), average, weights)
+    return Learner(weights, average, state)
 
 
 def shown(plan: Plan, given: Given, states: jax.Array, observed: jax.Array, samples: jax.Array) -> tuple[jax.Array, Parts, jax.Array]:
@@ -166,24 +207,25 @@ def labelled(
     ragged = plan.ragged
     inputs = encode(plan.recipe.encoding, known, values, ragged, given.priors)
     labels = one_hot(ragged.rows(states), ragged) if marginals is None else by_group(ragged, marginals)
-    return Batch(inputs, labels, certain, states, samples)
+    return Batch(inputs, labels, known, values, certain, states, samples)
 
 
-def loss(trunk: Trunk, plan: Plan, given: Given, batch: Batch) -> jax.Array:
-    """Mean over samples and counted nodes of the negative log probability, summed over the heads."""
+def loss(trunk: Trunk, plan: Plan, given: Given, batch: Batch) -> tuple[jax.Array, View]:
+    """Mean over samples and counted nodes of the negative log probability, summed over the heads; and what was seen."""
     ragged, recipe = plan.ragged, plan.recipe
     key = None
     if recipe.architecture.dropout:
         data = jnp.stack(threefry(stream(given.key, DROPOUT), batch.samples[0], jnp.uint32(0)))
         key = jax.random.wrap_key_data(data, impl="threefry2x32")
-    logits = trunk(batch.inputs, given.prior_logits, plan.half, key)
+    features = trunk.features(batch.inputs, plan.half, key)
+    logits = trunk.logits(features, given.prior_logits, plan.half)
     counted = jnp.ones_like(batch.certain) if recipe.observed_loss else ~batch.certain
     total = _cross_entropy(ragged.log_softmax(logits["marginal"]), batch.labels, counted, ragged)
     if "message" in logits:
         messages = message_log_q(plan, given, logits["message"], batch.states)
         drawn = one_hot(ragged.rows(batch.states), ragged)
         total = total + recipe.message_weight * _cross_entropy(messages, drawn, ~batch.certain, ragged)
-    return total
+    return total, View(features, logits.get("message"), batch.known, batch.certain, batch.values)
 
 
 def _cross_entropy(log_p: Parts, labels: Parts, counted: jax.Array, ragged: Ragged) -> jax.Array:
@@ -225,6 +267,44 @@ def message_log_q(plan: Plan, given: Given, messages: jax.Array, states: jax.Arr
         out.append(jax.nn.log_softmax(table + part, axis=-1))
         at += n
     return out
+
+
+def student_loss(student: Student, plan: Plan, given: Given, view: View, states: jax.Array) -> jax.Array:
+    """Mean of -log q_i(x_i | pa_i, e, x_j for all j < i) over the unobserved nodes above a finding, for a share of the batch."""
+    rows = batch_rows(states.shape[1])
+    view, states = cast(View, jax.tree.map(lambda a: a[:rows], view)), states[:, :rows]
+    known, certain = by_node(view.known, plan.ragged), by_node(view.certain, plan.ragged)
+    log_q = student_log_q(student, plan, given, view, states)
+    counted = ~certain
+    if given.descendants is not None:
+        above = jnp.dot(given.descendants.astype(jnp.float32), known.astype(jnp.float32)) > 0
+        counted &= above | known  # a virtual finding counts as an observed child
+    drawn = (states[:, None] == jnp.arange(log_q.shape[1], dtype=states.dtype)[:, None]) & counted[:, None]
+    return -jnp.where(drawn, log_q, 0).sum() / jnp.maximum(counted.sum(), 1)
+
+
+def student_log_q(student: Student, plan: Plan, given: Given, view: View, states: jax.Array) -> jax.Array:
+    """log q_i(k | pa_i, e, x_j for all j < i), ``[nodes, K, samples]``, with the samples' own x."""
+    ragged = plan.ragged
+    certain, known = by_node(view.certain, ragged), by_node(view.known, ragged)
+    logits = log_conditionals_of(plan.layout, given.arrays, states)[:, : ragged.largest]
+    logits = logits + student.messages(view.features, states, ~certain, plan.half)
+    if view.messages is not None:
+        logits = logits + jnp.where(known[:, None], 0, by_state(ragged.with_reference(view.messages), ragged))
+    if plan.recipe.virtual:
+        logits = logits + jnp.where((known & ~certain)[:, None], jnp.log(by_state(view.values, ragged)), 0)
+    return jax.nn.log_softmax(logits, axis=1)
+
+
+def by_node(rows: jax.Array, ragged: Ragged) -> jax.Array:
+    """``[samples, nodes]`` in the order of ``ragged``, as ``[nodes, samples]`` in the network's."""
+    return take_rows(rows.T, jnp.asarray(ragged.place))
+
+
+def by_state(parts: Parts, ragged: Ragged) -> jax.Array:
+    """``[samples, nodes, K]`` for each group, as ``[nodes, K, samples]`` in the network's order with 0 for states a node lacks."""
+    padded = [jnp.pad(part, ((0, 0), (0, 0), (0, ragged.largest - part.shape[-1]))) for part in parts]
+    return take_rows(jnp.moveaxis(jnp.concatenate(padded, axis=1), 0, -1), jnp.asarray(ragged.place))
 
 
 def through_channels(

@@ -134,7 +134,11 @@ class Trunk(eqx.Module):
 
     def __call__(self, x: jax.Array, prior_logits: jax.Array, half: bool = False, key: jax.Array | None = None) -> dict[str, jax.Array]:
         """Logits ``[samples, slots]`` of each head."""
-        out = self.head(self.features(x, half, key), half)
+        return self.logits(self.features(x, half, key), prior_logits, half)
+
+    def logits(self, features: jax.Array, prior_logits: jax.Array, half: bool = False) -> dict[str, jax.Array]:
+        """What the heads make of ``features``."""
+        out = self.head(features, half)
         parts = jnp.split(out, len(self.architecture.heads), axis=-1)
         logits = dict(zip(self.architecture.heads, parts, strict=True))
         if self.architecture.from_prior:
