@@ -90,16 +90,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("models", nargs="+", help=".um files of one network")
     parser.add_argument("--results", type=Path, help="a folder for batch_rows_NETWORK.csv and .png")
+    parser.add_argument("--name", help="of the network, where its file has none")
     given = parser.parse_args()
     models = [um.load_model(path) for path in given.models]
     net = models[0].net
     if any(m.net != net for m in models):
         parser.error("the models answer for different networks")
-    cores = len(os.sched_getaffinity(0))
+    cores, name = len(os.sched_getaffinity(0)), given.name or net.name
     evidence = evidence_sets(net, "random", ROWS, SEED)
     theirs, done, truth = peers(given.models[0], evidence)
     print(f"pyAgrum LazyPropagation, {cores} processes: {theirs:10.0f} rows/s ({len(done)} rows)")
-    rows: list[list[object]] = [[net.name, "pyagrum", "", "", "", "", f"{theirs:.1f}", 1, 0, 0, cores]]
+    rows: list[list[object]] = [[name, "pyagrum", "", "", "", "", f"{theirs:.1f}", 1, 0, 0, cores]]
     for model in models:
         hidden = "x".join(map(str, model.recipe.architecture.hidden))
         for rule_out in (True, False):
@@ -110,10 +111,10 @@ def main() -> None:
                 f"MAE {mean:.5f}, mean max {largest:.4f}"
             )
             trained = [hidden, model.history["steps"], f"{model.history['seconds']:.0f}"]
-            rows.append([net.name, "um", *trained, rule_out, f"{rate:.0f}", f"{rate / theirs:.1f}", f"{mean:.6f}", f"{largest:.5f}", cores])
+            rows.append([name, "um", *trained, rule_out, f"{rate:.0f}", f"{rate / theirs:.1f}", f"{mean:.6f}", f"{largest:.5f}", cores])
     if given.results:
         given.results.mkdir(parents=True, exist_ok=True)
-        path = given.results / f"batch_rows_{net.name}.csv"
+        path = given.results / f"batch_rows_{name}.csv"
         with path.open("w", newline="") as f:
             csv.writer(f).writerows([COLUMNS, *rows])
         draw(rows, path.with_suffix(".png"))
