@@ -1,8 +1,8 @@
 """How far weighted samples can be trusted.
 
-    ESS = (sum w)^2 / sum w^2          the number of draws from the posterior they are worth (Kish 1965)
-    k-hat                              shape of the generalised Pareto distribution fitted to the largest weights: below 0.5 the
-                                       weights have a variance, above 0.7 estimates and errors are unreliable (Vehtari et al. 2024)
+ESS = (sum w)^2 / sum w^2          the number of draws from the posterior they are worth (Kish 1965)
+k-hat                              shape of the generalised Pareto distribution fitted to the largest weights: below 0.5 the
+                                   weights have a variance, above 0.7 estimates and errors are unreliable (Vehtari et al. 2024)
 """
 
 from __future__ import annotations

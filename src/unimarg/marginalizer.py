@@ -186,12 +186,13 @@ class Marginalizer:
         member, place = self.ragged.member, self.ragged.place
         allowed = [(values[g][:, j] > 0) | ~known[:, [place[i]]] for i, (g, j) in enumerate(member)]
         for i, possible in enumerate(self._support.narrow(allowed)):
+            if possible is allowed[i]:
+                continue  # the network's own answer has the zeros of the evidence
             group, j = member[i]
             if not possible.any(axis=1).all():
                 raise ImpossibleEvidenceError(f"the evidence is impossible: it leaves no state for {self.net.names[i]!r}")
-            if not possible.all():
-                kept = np.where(possible, np.maximum(parts[group][:, j], TINY), 0)
-                parts[group][:, j] = kept / kept.sum(axis=1, keepdims=True)
+            kept = np.where(possible, np.maximum(parts[group][:, j], TINY), 0)
+            parts[group][:, j] = kept / kept.sum(axis=1, keepdims=True)
 
     def _forward(self, known: np.ndarray, values: list[np.ndarray], output: str = "marginal") -> list[np.ndarray]:
         """The network's answer for any number of rows, by batches of few sizes so that little is compiled."""
