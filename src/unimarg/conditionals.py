@@ -422,7 +422,9 @@ class Draft:
         by_node = [a[nodes] for a in (frame.noisy_number, log_likelihood, self.tilt, self.log_other, self.beta)]
         by_node.append(np.where((number == nodes)[:, None], self.edge_range[nodes], 0))
         most = n + frame.links
-        return Step(*(pad_rows(a, most) for a in (nodes, number, mode, frame.net.cards[nodes], half, offset, contexts, context, strides, *by_node))), len(nodes)
+        return Step(
+            *(pad_rows(a, most) for a in (nodes, number, mode, frame.net.cards[nodes], half, offset, contexts, context, strides, *by_node))
+        ), len(nodes)
 
     def _means(self) -> tuple[Mean, int]:
         frame, query = self.frame, self.query
@@ -493,5 +495,3 @@ def _finished_tables(draft: Draft) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         log_ratio[: draft.used] = np.where(target > 0, np.log(target / prob), -np.inf)
     finished[: draft.used] = prob
     return finished, log_ratio, high
-
-

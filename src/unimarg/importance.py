@@ -32,7 +32,7 @@ CHUNK_BYTES = 1 << 29  # of states and sums of a chunk on an accelerator
 MAX_SAMPLES = 1 << 40
 DEFAULT_SAMPLES = 1 << 20
 ENOUGH, HOPELESS = 400.0, 10.0  # effective samples: ok from, failed below
-RELIABLE = 0.7  # k-hat
+RELIABLE, DECISIVE = 0.7, 0.3  # k-hat above which a tail is heavy; share of sum w^2 from which it matters
 ROUNDING = 1e-6  # of probabilities in float32, summed
 
 
@@ -93,6 +93,15 @@ class Weighted:
     def k_hat(self) -> float:
         return k_hat(self.largest, self.samples)
 
+    @property
+    def heavy(self) -> bool:
+        """Whether the largest weights decide: their tail is heavy, and holds much of what makes the variance.
+
+        k-hat alone would also reject weights that take few values, of which the largest is rare and harmless.
+        """
+        tail = np.exp(2 * (self.largest - self.top)).sum() if self.w2 > 0 else 0.0
+        return self.k_hat >= RELIABLE and tail > DECISIVE * self.w2
+
 
 def sampler(frame: Frame, given: Conditionals) -> Draw:
     """Draws by a walk through the nodes."""
@@ -123,7 +132,9 @@ class Estimator:
     def run(self, limits: Limits, seed: int = 0, chunk: int | None = None, progress: Callable[[int, float], None] | None = None) -> None:
         """Samples until one of the limits."""
         key, size = key_from_seed(seed), chunk or chunk_size(self.frame)
-        began, check = time.perf_counter(), max(size, CHUNK)
+        began, check = time.perf_counter(), max(size, CHUNK, self.total.samples)
+        if self.total.samples and limits.target_error is not None and self.reached(limits.target_error):
+            return
         while self.total.samples < limits.samples:
             self._chunk(key, min(size, limits.samples - self.total.samples), size)
             spent = time.perf_counter() - began
@@ -142,14 +153,16 @@ class Estimator:
         if count < size:
             log_w = jnp.where(jnp.arange(size) < count, log_w, -jnp.inf)
         if first == 0:  # a first estimate to centre on: digits are lost otherwise where f hardly varies
-            top, w, _, sums = (np.asarray(a, dtype=np.float64) for a in weighted_sums(self.frame.shape, self.given, states, log_w, self.centre))
+            top, w, _, sums = (
+                np.asarray(a, dtype=np.float64) for a in weighted_sums(self.frame.shape, self.given, states, log_w, self.centre)
+            )
             self.centre = jnp.asarray(np.clip(sums[..., 0] / w, 0, 1) if w > 0 else sums[..., 0], jnp.float32)
         top, w, w2, sums = weighted_sums(self.frame.shape, self.given, states, log_w, self.centre)
         self.total.add(float(top), float(w), float(w2), np.asarray(sums), np.asarray(log_w)[:count], count)
 
     def reached(self, target_error: float) -> bool:
         total = self.total
-        return total.ess >= ENOUGH and total.k_hat < RELIABLE and self.largest_error() <= target_error
+        return total.ess >= ENOUGH and not total.heavy and self.largest_error() <= target_error
 
     def moments(self) -> tuple[Floats, Floats]:
         """Marginals and standard errors, ``[nodes, card]`` in the network's order."""
@@ -208,7 +221,7 @@ class Estimator:
             return "failed", f"{total.samples} samples are worth {total.ess:.1f}: the answer is not to be trusted"
         if total.ess < ENOUGH:
             return "low_ess", f"{total.samples} samples are worth {total.ess:.0f}, fewer than {ENOUGH:.0f}"
-        if total.k_hat >= RELIABLE:
+        if total.heavy:
             return "low_ess", f"the largest weights have a heavy tail (k-hat {total.k_hat:.2f}, reliable below {RELIABLE})"
         largest = self.largest_error()
         if limits.target_error is not None and largest > limits.target_error:

@@ -50,7 +50,9 @@ def sequential(model: Marginalizer, query: Query, structure: bool = True) -> Dra
 def _layer(model: Marginalizer, query: Query, head: str) -> Layer:
     known, values = model.arrays([query.evidence])
     if model.student is None:
-        return trunk_layer(model.trunk, head, model.recipe.encoding, model.ragged, *model.prior_slots, jnp.asarray(known), [jnp.asarray(v) for v in values])
+        return trunk_layer(
+            model.trunk, head, model.recipe.encoding, model.ragged, *model.prior_slots, jnp.asarray(known), [jnp.asarray(v) for v in values]
+        )
     virtual = np.zeros(len(model.net), dtype=bool)
     virtual[list(query.evidence.virtual)] = True
     messages = None
