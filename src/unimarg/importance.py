@@ -123,8 +123,9 @@ def first_sample(number: int) -> jax.Array:
 class Estimator:
     """One query's samples: draws them in chunks, adds them up, and turns the sums into a posterior."""
 
-    def __init__(self, frame: Frame, query: Query, given: Conditionals, draw: Draw | None = None):
+    def __init__(self, frame: Frame, query: Query, given: Conditionals, draw: Draw | None = None, spent: int = 0):
         self.frame, self.query, self.given = frame, query, given
+        self.spent = spent  # samples that went into the proposal
         self.draw = draw or sampler(frame, given)
         self.total = Weighted(frame.shape.nodes, frame.shape.card)
         self.centre = jnp.zeros((frame.shape.nodes, frame.shape.card))
@@ -153,9 +154,8 @@ class Estimator:
         if count < size:
             log_w = jnp.where(jnp.arange(size) < count, log_w, -jnp.inf)
         if first == 0:  # a first estimate to centre on: digits are lost otherwise where f hardly varies
-            top, w, _, sums = (
-                np.asarray(a, dtype=np.float64) for a in weighted_sums(self.frame.shape, self.given, states, log_w, self.centre)
-            )
+            pilot = weighted_sums(self.frame.shape, self.given, states, log_w, self.centre)
+            w, sums = (np.asarray(pilot[a], dtype=np.float64) for a in (1, 3))
             self.centre = jnp.asarray(np.clip(sums[..., 0] / w, 0, 1) if w > 0 else sums[..., 0], jnp.float32)
         top, w, w2, sums = weighted_sums(self.frame.shape, self.given, states, log_w, self.centre)
         self.total.add(float(top), float(w), float(w2), np.asarray(sums), np.asarray(log_w)[:count], count)

@@ -20,7 +20,7 @@ import numpy as np
 from unimarg.conditionals import Draft, Frame, Query, frame_of
 from unimarg.errors import ImpossibleEvidenceError, TooExpensiveError, UsageError, closest, whole_number
 from unimarg.evidence import parse_evidence
-from unimarg.importance import DEFAULT_SAMPLES, MAX_SAMPLES, Draw, Estimator, Limits
+from unimarg.importance import DEFAULT_SAMPLES, MAX_SAMPLES, Estimator, Limits
 from unimarg.network import Floats, Network
 from unimarg.posterior import Posterior
 from unimarg.proposals.adaptive import adapt
@@ -96,8 +96,8 @@ def answer(net: Network, model: Marginalizer | None, evidence: Any, targets: Seq
     made = Options(**options)
     made.limits()
     if evidence is None or isinstance(evidence, Mapping):
-        return _Asked(net, model, evidence, targets, made).by(method)
-    asked = [_Asked(net, model, e, targets, made) for e in evidence]
+        return Asked(net, model, evidence, targets, made).by(method)
+    asked = [Asked(net, model, e, targets, made) for e in evidence]
     with ThreadPoolExecutor() as pool:  # preparing one while another is sampled
         return list(pool.map(lambda a: a.by(method), asked))
 
@@ -112,7 +112,7 @@ def _check(method: str, model: Marginalizer | None, options: Mapping[str, Any]) 
             raise UsageError(f"there is no option {name!r}; {closest(name, list(Options.__dataclass_fields__))}")
 
 
-class _Asked:
+class Asked:
     """One evidence set and its targets."""
 
     def __init__(self, net: Network, model: Marginalizer | None, evidence: Any, targets: Sequence[str] | None, options: Options):
@@ -170,26 +170,25 @@ class _Asked:
     # --- sampling
 
     def _sampled(self, method: str, limits: Limits | None = None) -> Estimator:
-        limits, options = limits or self.limits, self.options
+        estimator = self.estimator(method)
+        estimator.run(limits or self.limits, self.options.seed, progress=self.options.progress)
+        return estimator
+
+    def estimator(self, method: str) -> Estimator:
+        """Ready to draw from a proposal."""
+        frame, query, options = self.frame, self.query, self.options
+        if method == "adaptive":
+            given, spent = adapt(lookahead(frame, query), options.seed)
+            return Estimator(frame, query, given, spent=spent)
         if method == "sequential":
             from unimarg.proposals.sequential import sequential
 
             assert self.model is not None
-            draft = prior(self.frame, self.query, options.structure)
-            estimator = self._estimator(draft, sequential(self.model, self.query, options.structure))
-        elif method == "adaptive":
-            draft = lookahead(self.frame, self.query)
-            given, _ = adapt(draft, options.seed)
-            estimator = Estimator(self.frame, self.query, given)
-        else:
-            estimator = self._estimator(self._draft(method))
-        estimator.run(limits, options.seed, progress=options.progress)
-        return estimator
+            means = prior(frame, query, options.structure).finish()
+            return Estimator(frame, query, means, sequential(self.model, query, options.structure))
+        return Estimator(frame, query, self.draft(method).finish())
 
-    def _estimator(self, draft: Draft, draw: Draw | None = None) -> Estimator:
-        return Estimator(self.frame, self.query, draft.finish(), draw)
-
-    def _draft(self, method: str) -> Draft:
+    def draft(self, method: str) -> Draft:
         frame, query, structure = self.frame, self.query, self.options.structure
         if method == "prior":
             return prior(frame, query, structure)
