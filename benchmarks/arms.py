@@ -103,7 +103,9 @@ class Transformer(eqx.Module):
     def __call__(self, x: jax.Array, prior_logits: jax.Array, half: bool = False, key: Any = None) -> dict[str, jax.Array]:
         nodes, kind = len(self.ragged.cards), jnp.bfloat16 if half else jnp.float32
         flags, slots = self.ragged.nodes(x[:, :nodes]), self.ragged.split(x[:, nodes:])
-        tokens = [jnp.einsum("bnk,nkd->bnd", jnp.concatenate([f[..., None], s], -1), w) for f, s, w in zip(flags, slots, self.enter, strict=True)]
+        tokens = [
+            jnp.einsum("bnk,nkd->bnd", jnp.concatenate([f[..., None], s], -1), w) for f, s, w in zip(flags, slots, self.enter, strict=True)
+        ]
         h = jnp.concatenate(tokens, axis=1) + self.start
         for i, (qkv, out, up, down) in enumerate(self.layers):
             q, k, v = (a.reshape(*a.shape[:2], self.heads, -1).astype(kind) for a in jnp.split(qkv(self.norms[2 * i](h), half), 3, -1))
@@ -151,7 +153,9 @@ class Tables:
                 evidence = evidence.at[scopes[:, axis], :k].add(messages[axis])
         return evidence
 
-    def _speak(self, beliefs: jax.Array, shape: tuple[int, ...], scopes: np.ndarray, table: np.ndarray, old: list[jax.Array]) -> list[jax.Array]:
+    def _speak(
+        self, beliefs: jax.Array, shape: tuple[int, ...], scopes: np.ndarray, table: np.ndarray, old: list[jax.Array]
+    ) -> list[jax.Array]:
         heard = [jax.nn.softmax(beliefs[scopes[:, a], :k] - old[a], axis=1) for a, k in enumerate(shape)]
         axes = "abcdefghijklmnopq"[: len(shape)]
         out = []
@@ -279,7 +283,11 @@ def train_arm(net: Network, arm: str, seconds: float, seed: int, extra: dict[str
     run.start = time.perf_counter()
     state, _ = run._loop(given._replace(steps=jnp.int32(steps)), state, steps)
     training.optimizer = plain
-    print(f"{net.name} {arm}: compiled in {compiling:.0f} s, {1e3 * a_call / run.plan.steps_per_call:.3f} ms a step", file=sys.stderr, flush=True)
+    print(
+        f"{net.name} {arm}: compiled in {compiling:.0f} s, {1e3 * a_call / run.plan.steps_per_call:.3f} ms a step",
+        file=sys.stderr,
+        flush=True,
+    )
     return run._model(state, steps)
 
 

@@ -5,19 +5,21 @@ from __future__ import annotations
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import unimarg as um
 from unimarg import Marginalizer, Network, trainer
+from unimarg.encoding import inputs
 from unimarg.presets import recipe
 from unimarg.ragged import Ragged
-from unimarg.encoding import inputs
+from unimarg.student import Student
 from unimarg.trunk import Trunk
 
 ASIA = um.example("asia")
-# every part of training: both heads, mixed masks, channels, clipping, averaging; runs with these options share two programs
-OPTIONS: dict[str, Any] = {"preset": "default", "hidden": (16,), "batch": 16, "labels": "sample"}
+# every part of training: both heads, mixed masks, channels, clipping, averaging, a student; runs with these options share two programs
+OPTIONS: dict[str, Any] = {"preset": "default", "hidden": (16,), "batch": 16, "labels": "sample", "student": 8}
 CALL, STEPS = 8, 19  # two calls and a shorter one
 
 
@@ -26,10 +28,14 @@ def random_model(net: Network, seed: int = 0, **options: Any) -> Marginalizer:
     made = recipe(net, **({"preset": "paper", "hidden": (16,)} | options))
     ragged = Ragged(tuple(net.cards.tolist()))
     trunk = Trunk.make(seed, made.architecture, inputs(ragged, made.rounds > 0), ragged.slots)
-    priors = tuple(np.random.default_rng(seed).dirichlet(np.full(k, 3.0)) for k in net.cards)
-    return Marginalizer(
-        net, made, trunk, priors, {"seed": seed, "steps": 5, "planned_steps": 5, "samples": 80, "seconds": 1.0, "loss": 0.5}
-    )
+    rng = np.random.default_rng(seed)
+    priors = tuple(rng.dirichlet(np.full(k, 3.0)) for k in net.cards)
+    student = None
+    if made.student:
+        student = Student.make(seed, made.student, made.architecture.hidden[-1], len(net), ragged.largest)
+        student = jax.tree.map(lambda a: a + jnp.asarray(0.3 * rng.standard_normal(a.shape), jnp.float32), student)
+    history = {"seed": seed, "steps": 5, "planned_steps": 5, "samples": 80, "seconds": 1.0, "loss": 0.5}
+    return Marginalizer(net, made, trunk, priors, history, student)
 
 
 def train(net: Network = ASIA, budget: str = f"{STEPS} steps", seed: int = 1, calls: int = CALL, **changes: Any) -> Marginalizer:

@@ -40,7 +40,9 @@ def by_hand(net, states, observed, i) -> np.ndarray:
         x[i] = k
         for c in (i, *net.children[i]):
             with np.errstate(divide="ignore"):
-                log_p = np.log(net.mechanisms[c].rows(x[list(net.parents[c])].T.reshape(states.shape[1], -1))[np.arange(states.shape[1]), x[c]])
+                log_p = np.log(
+                    net.mechanisms[c].rows(x[list(net.parents[c])].T.reshape(states.shape[1], -1))[np.arange(states.shape[1]), x[c]]
+                )
             out[k] += log_p if c == i else np.where(kept[c], log_p, 0)
     p = np.exp(out - out.max(axis=0))
     return p / p.sum(axis=0)
@@ -49,7 +51,9 @@ def by_hand(net, states, observed, i) -> np.ndarray:
 @pytest.mark.parametrize("width", [1, 4])
 @pytest.mark.parametrize("name", ["random", "medical", "asia"])
 def test_equals_the_joint(name, width):
-    net = {"random": lambda: random_network(3, 12), "medical": lambda: um.medical(4, 9, 15, seed=2), "asia": lambda: um.example("asia")}[name]()
+    net = {"random": lambda: random_network(3, 12), "medical": lambda: um.medical(4, 9, 15, seed=2), "asia": lambda: um.example("asia")}[
+        name
+    ]()
     states = um.sample(net, ROWS, seed=5).T
     observed = np.random.default_rng(2).random(states.shape) < 0.3
     found = soft(net, states, observed, width)

@@ -11,7 +11,7 @@ from safetensors.numpy import load, save
 import unimarg as um
 from models import ASIA, CALL, random_model, same, train
 from networks import random_network
-from unimarg import Network, NoisyMax, Variable
+from unimarg import Network, NoisyMax, Variable, checkpoint
 from unimarg.checkpoint import _mask_from_json, _mask_to_json, save_model
 from unimarg.errors import FormatError
 from unimarg.formats import files
@@ -38,7 +38,7 @@ ODD = Network(
 @pytest.fixture(scope="module")
 def data(tmp_path_factory) -> bytes:
     path = tmp_path_factory.mktemp("models") / "small.um"
-    random_model(random_network(2, 5), hidden=(3,)).save(path)
+    random_model(random_network(2, 5), hidden=(3,), student=2).save(path)
     return path.read_bytes()
 
 
@@ -55,6 +55,8 @@ def test_round_trip(net, preset, tmp_path):
     assert back.recipe == model.recipe
     assert dict(back.history) == model.history
     assert same(back.priors, model.priors)
+    assert same(back.student, model.student)
+    assert (model.student is None) == (preset == "paper")
     states = np.where(np.random.default_rng(0).random((20, len(net))) < 0.5, um.sample(net, 20), -1)
     assert (back.marginals_of_states(states) == model.marginals_of_states(states)).all()
     first = path.read_bytes()
@@ -182,6 +184,11 @@ def _drop(name):
         lambda about, tensors: [],
         lambda about, tensors: 7,
         _drop("trunk.0"),
+        _drop("student.0"),
+        _put("recipe", "student", 3),
+        _put("recipe", "student", -1),
+        _put("recipe", "student", 10**30),
+        lambda about, tensors: tensors.update({"student.1": tensors["student.1"] * np.float32(np.nan)}),
         _drop("priors"),
         _drop("network"),
         lambda about, tensors: tensors.update(network=tensors["network"][:-1]),
@@ -199,6 +206,17 @@ def _drop(name):
 def test_what_does_not_fit_together_is_refused(data, change, tmp_path):
     with pytest.raises(FormatError, match=r"bad\.um"):
         load_bytes(tmp_path, changed(data, change))
+
+
+def test_files_from_before_there_were_students_load(data, tmp_path):
+    def without(about, tensors):
+        del about["recipe"]["student"]
+        for name in [name for name in tensors if name.startswith("student")]:
+            del tensors[name]
+
+    model = load_bytes(tmp_path, changed(data, without))
+    assert (model.student, model.recipe.student) == (None, 0)
+    assert same(model.trunk, load_bytes(tmp_path, data).trunk)
 
 
 def test_changing_nothing_loads(data, tmp_path):
@@ -260,3 +278,17 @@ def test_a_finished_model_is_smaller_and_has_no_state(unfinished, tmp_path):
     assert not [name for name in load(path.read_bytes()) if name.startswith("state")]
     assert [name for name in load(unfinished) if name.startswith("state")]
     assert len(path.read_bytes()) < len(unfinished)
+
+
+def test_models_have_a_limit_of_their_own(data, tmp_path, monkeypatch):
+    """Larger than any network file may be; a limit there is, for reading and for writing."""
+    path = tmp_path / "model.um"
+    path.write_bytes(data)
+    monkeypatch.setattr(files, "MAX_BYTES", 10)
+    model = um.load_model(path)
+    monkeypatch.setattr(checkpoint, "MAX_BYTES", 100)
+    with pytest.raises(FormatError, match="the limit is 100"):
+        um.load_model(path)
+    with pytest.raises(FormatError, match=r"cannot be written: the model has .* the limit is 100"):
+        model.save(path)
+    assert path.read_bytes() == data

@@ -15,6 +15,7 @@ def test_the_paper():
     assert made.architecture == Architecture((4096,), residual=False, dropout=0.5, heads=("marginal",), from_prior=False)
     assert made.mask == UniformRate()
     assert made.observed_loss
+    assert made.student == 0  # its one layer is its own
     assert (made.labels, made.warm_up, made.average, made.clip, made.virtual) == ("sample", 0, 0, 0, 0)  # plain Adam on samples
     assert {recipe(ASIA, "paper", encoding=e).encoding for e in ("two_bit", "prior")} == {"two_bit", "prior"}
 
@@ -55,6 +56,7 @@ def test_changes_reach_recipe_and_architecture_at_once():
         ({"average": 2}, "average"),
         ({"clip": -1}, "clip"),
         ({"warm_up": -1}, "warm_up"),
+        *(({"student": units}, "student") for units in (-1, 1.5, "256", None, True)),
         ({"hidden": (8, 4), "residual": True}, "one width"),
         ({"mask": Fixed((8,))}, "no node 8"),
         ({"mask": Rates((0.5,))}, "rates"),

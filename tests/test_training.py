@@ -19,20 +19,27 @@ from unimarg.marginalizer import prior_slots
 from unimarg.network import Network
 from unimarg.ragged import Ragged
 from unimarg.teacher import make_teacher
-from unimarg.training import Given, Plan, exact_labels, learning_rate, loss, make_examples, message_log_q, through_channels
+from unimarg.training import Given, Plan, by_group, labelled, learning_rate, likelihoods, loss, message_log_q, shown, through_channels
 
 ROWS = 32
 
 
 def setting(net: Network, **options):
-    """A random model, its plan and constants, and examples."""
+    """A random model, its plan and constants, and samples ``[nodes, rows]`` with a mask."""
     model = random_model(net, **options)
     compiled = compile_network(net)
     plan = Plan(compiled.layout, model.ragged, model.recipe, 1, False)
     given = Given(compiled.arrays, key_from_seed(0), *prior_slots(model.priors, model.ragged), jnp.int32(100))
     states = jnp.asarray(sample(net, ROWS, seed=1).T)
     observed = jnp.asarray(np.random.default_rng(0).random((len(net), ROWS)) < 0.4)
-    return model, plan, given, make_examples(plan, given, states, observed, jnp.arange(ROWS, dtype=jnp.uint32))
+    return model, plan, given, states, observed, jnp.arange(ROWS, dtype=jnp.uint32)
+
+
+def value(trunk, plan, given, states, observed, samples) -> float:
+    """The loss of samples under a mask."""
+    return float(
+        loss(trunk, plan, given, labelled(plan, given, *shown(plan, given, states, observed, samples), None, states, observed, samples))[0]
+    )
 
 
 def log_softmax(logits: np.ndarray) -> np.ndarray:
@@ -42,8 +49,8 @@ def log_softmax(logits: np.ndarray) -> np.ndarray:
 @pytest.mark.parametrize("encoding", ["two_bit", "prior"])
 @pytest.mark.parametrize("everything", [True, False])
 def test_the_papers_loss_by_hand(encoding, everything):
-    model, plan, given, examples = setting(ASIA, encoding=encoding, dropout=0, observed_loss=everything)
-    x, m = np.asarray(examples.drawn), np.asarray(examples.known)
+    model, plan, given, states, observed, samples = setting(ASIA, encoding=encoding, dropout=0, observed_loss=everything)
+    x, m = np.asarray(states).T, np.asarray(observed).T
     hidden = np.array([p[1] for p in model.priors]) if encoding == "prior" else 0.0
     inputs = np.concatenate([m, np.where(m, x, hidden)], axis=1)
     (layer,), head = model.trunk.layers, model.trunk.head
@@ -51,24 +58,24 @@ def test_the_papers_loss_by_hand(encoding, everything):
     p = 1 / (1 + np.exp(-(h @ np.asarray(head.weight, np.float64) + head.bias)))  # a sigmoid for each node
     each = -np.where(x == 1, np.log(p), np.log(1 - p))
     expected = each.mean() if everything else each[~m].mean()
-    assert float(loss(model.trunk, plan, given, examples)) == pytest.approx(expected, rel=1e-5)
+    assert value(model.trunk, plan, given, states, observed, samples) == pytest.approx(expected, rel=1e-5)
 
 
 def test_dropout_in_the_loss_depends_on_the_samples_only():
-    model, plan, given, examples = setting(ASIA)
+    model, plan, given, states, observed, samples = setting(ASIA)
     assert model.recipe.architecture.dropout == 0.5
-    one, again, other = (float(loss(model.trunk, plan, given, examples._replace(samples=examples.samples + s))) for s in (0, 0, ROWS))
+    one, again, other = (value(model.trunk, plan, given, states, observed, s) for s in (samples, samples, samples + ROWS))
     assert one == again
     assert one != other
 
 
 def test_messages_are_tables_times_exp_lambda():
     net = random_network(11, 9)
-    model, _, _, examples = setting(net, heads=("marginal", "message"))
+    model, plan, given, states, *_ = setting(net)
     ragged = model.ragged
     messages = np.random.default_rng(4).standard_normal((ROWS, ragged.slots)).astype(np.float32)
-    parts = message_log_q(ragged, examples.log_p, jnp.asarray(messages))
-    x, at = np.asarray(examples.drawn).T[ragged.place], 0
+    parts = message_log_q(plan, given, jnp.asarray(messages), states)
+    x, at = np.asarray(states), 0
     for i in ragged.order:
         g, j = ragged.member[i]
         k = int(net.cards[i])
@@ -81,9 +88,9 @@ def test_messages_are_tables_times_exp_lambda():
 
 def test_both_heads_share_the_loss_by_weight():
     net = random_network(11, 9)
-    model, plan, given, examples = setting(net, heads=("marginal", "message"), dropout=0, observed_loss=False)
+    model, plan, given, states, observed, samples = setting(net, heads=("marginal", "message"), dropout=0, observed_loss=False)
     values = [
-        float(loss(model.trunk, replace(plan, recipe=replace(plan.recipe, message_weight=w)), given, examples))
+        value(model.trunk, replace(plan, recipe=replace(plan.recipe, message_weight=w)), given, states, observed, samples)
         for w in (0, 0.5, 2)
     ]
     assert np.isfinite(values).all()
@@ -98,7 +105,12 @@ def test_exact_labels_are_the_posteriors_in_the_layouts_order():
     known = np.random.default_rng(1).random(states.shape) < 0.4
     rows = one_hot(jnp.asarray(states[:, ragged.order]), ragged)
     teacher = make_teacher(net, 1 << 20)
-    labels = jax.jit(lambda known, rows: exact_labels(teacher, ragged, known, rows))(jnp.asarray(known[:, ragged.order]), rows)
+
+    @jax.jit
+    def exact_labels(known, rows):
+        return by_group(ragged, teacher.marginals(likelihoods(ragged, known, rows)))
+
+    labels = exact_labels(jnp.asarray(known[:, ragged.order]), rows)
     for r in range(4):
         post = um.exact(net, {net.names[i]: int(states[r, i]) for i in np.flatnonzero(known[r])})
         for i, p in enumerate(post.probabilities):

@@ -17,7 +17,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import lax
 
 from unimarg.compiled import block_at, log_p_of_steps, noisy_steps, table_rows, take_states, with_parent

@@ -1,7 +1,7 @@
 """One ``.um`` file: weights, recipe and network together, loaded without executing anything.
 
-A safetensors file. The tensors are the trunk's weights, the priors and all of the network's numbers as float64,
-and in the checkpoint of an unfinished run the optimiser's state; the metadata entry ``unimarg`` is a
+A safetensors file. The tensors are the trunk's weights and the student's if there is one, the priors and all of the network's
+numbers as float64, and in the checkpoint of an unfinished run the optimiser's state; the metadata entry ``unimarg`` is a
 JSON object with the rest. Nothing in it is believed before it has been checked against the network.
 """
 
@@ -10,9 +10,9 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from os import PathLike
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import jax
 import jax.numpy as jnp
@@ -29,10 +29,14 @@ from unimarg.marginalizer import Marginalizer
 from unimarg.network import Mechanism, Network, NoisyMax, Table, Variable
 from unimarg.presets import Recipe
 from unimarg.ragged import Ragged
+from unimarg.student import Student
 from unimarg.training import State
 from unimarg.trunk import Architecture, Trunk
 
+Module = TypeVar("Module", Trunk, Student)
+
 VERSION = 1
+MAX_BYTES = 2**34  # the largest model that is written or read: the default preset on 10,000 nodes takes a hundredth in training
 MASKS = {c.__name__: c for c in (masking.UniformRate, masking.LogUniformRate, masking.Fixed, masking.Rates)} | {
     c.__name__: c for c in (masking.Among, masking.Prefix, masking.Mixture)
 }
@@ -41,6 +45,7 @@ MASKS = {c.__name__: c for c in (masking.UniformRate, masking.LogUniformRate, ma
 def save_model(model: Marginalizer, path: str | PathLike[str], state: State | None = None) -> None:
     """Write a model atomically; with ``state`` it is a checkpoint from which training can go on."""
     tensors = {f"trunk.{i}": np.asarray(a) for i, a in enumerate(jax.tree.leaves(model.trunk))}
+    tensors |= {f"student.{i}": np.asarray(a) for i, a in enumerate(jax.tree.leaves(model.student))}
     structure, tensors["network"] = _network_to_arrays(model.net)
     tensors["priors"] = np.concatenate(model.priors)
     if state is not None:
@@ -51,6 +56,9 @@ def save_model(model: Marginalizer, path: str | PathLike[str], state: State | No
         "recipe": _recipe_to_json(model.recipe),
         "history": dict(model.history),
     }
+    size = sum(a.nbytes for a in tensors.values())
+    if size > MAX_BYTES:
+        raise FormatError(f"cannot be written: the model has {size} bytes; the limit is {MAX_BYTES}", path)
     write_bytes(os.fspath(path), save_tensors(tensors, metadata={"unimarg": json.dumps(about)}))
 
 
@@ -104,7 +112,7 @@ def check_writable(path: str | PathLike[str]) -> None:
 
 
 def _load(path: str | PathLike[str]) -> tuple[Marginalizer, Mapping[str, np.ndarray]]:
-    data = read_bytes(os.fspath(path))
+    data = read_bytes(os.fspath(path), MAX_BYTES)
     try:
         tensors = load_tensors(data)
         about = _about(data)
@@ -113,7 +121,12 @@ def _load(path: str | PathLike[str]) -> tuple[Marginalizer, Mapping[str, np.ndar
         net = _network_from_arrays(about["network"], tensors["network"])
         made = _recipe_from_json(about["recipe"])
         priors = tuple(np.split(tensors["priors"], np.cumsum(net.cards)[:-1]))
-        trunk = _fill(made, net, tensors)
+        ragged, nodes = Ragged(tuple(net.cards.tolist())), len(net)
+        trunk = _fill(lambda: Trunk.make(None, made.architecture, inputs(ragged, made.rounds > 0), ragged.slots), "trunk", tensors)
+        student = None
+        if made.student:
+            width = made.architecture.hidden[-1]
+            student = _fill(lambda: Student.make(None, made.student, width, nodes, ragged.largest), "student", tensors)
     except FormatError:
         raise
     except (SafetensorError, UnimargError, KeyError, TypeError, ValueError, IndexError, AttributeError, OverflowError, RecursionError) as e:
@@ -123,7 +136,7 @@ def _load(path: str | PathLike[str]) -> tuple[Marginalizer, Mapping[str, np.ndar
     history = about.get("history")
     if not isinstance(history, dict):
         raise FormatError("does not say how it was trained", path)
-    return Marginalizer(net, made, trunk, priors, history), tensors
+    return Marginalizer(net, made, trunk, priors, history, student), tensors
 
 
 def _short(e: Exception) -> str:
@@ -140,15 +153,15 @@ def _about(data: bytes) -> dict[str, Any]:
     return about
 
 
-def _fill(made: Recipe, net: Network, tensors: Mapping[str, np.ndarray]) -> Trunk:
-    """A trunk of this recipe with the file's weights; every shape must be the expected one."""
-    ragged = Ragged(tuple(net.cards.tolist()))
-    like = jax.eval_shape(lambda: Trunk.make(None, made.architecture, inputs(ragged, made.rounds > 0), ragged.slots))
-    leaves, tree = jax.tree.flatten(like)
-    found = [tensors[f"trunk.{i}"] for i in range(len(leaves))]
+def _fill(make: Callable[[], Module], name: str, tensors: Mapping[str, np.ndarray]) -> Module:
+    """What ``make`` makes, with the file's weights in place of its own; every shape must be the expected one."""
+    leaves, tree = jax.tree.flatten(jax.eval_shape(make))
+    found = [tensors[f"{name}.{i}"] for i in range(len(leaves))]
     for i, (f, leaf) in enumerate(zip(found, leaves, strict=True)):
         if f.shape != leaf.shape or f.dtype != leaf.dtype or not np.isfinite(f).all():
-            raise ValueError(f"weight {i} has shape {f.shape} and type {f.dtype}, not {leaf.shape} and {leaf.dtype}, or is not finite")
+            raise ValueError(
+                f"weight {name}.{i} has shape {f.shape} and type {f.dtype}, not {leaf.shape} and {leaf.dtype}, or is not finite"
+            )
     return jax.tree.unflatten(tree, [jnp.asarray(f) for f in found])
 
 

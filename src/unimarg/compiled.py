@@ -126,6 +126,10 @@ def _log_p_table(kind: Kind, tables: Tables, block: TableBlocks, states: jax.Arr
     return [tables.log_p.at[base + k].get(mode="promise_in_bounds") for k in range(kind.card)]
 
 
+def log_p_noisy(block: NoisyBlocks, states: jax.Array) -> list[jax.Array]:
+    return log_p_of_steps(noisy_steps(block, states))
+
+
 def log_p_of_steps(steps: list[jax.Array]) -> list[jax.Array]:
     """log P(X = k) for each k from D_1, D_2, ..."""
     log_cdf = jnp.zeros_like(steps[0])
@@ -179,6 +183,14 @@ def draw(net: CompiledNetwork, key: Key, n: int, first: int = 0) -> jax.Array:
     return draw_states(net.layout, net.arrays, key, at, n)
 
 
+def log_p_of_block(layout: Layout, arrays: Arrays, k: int, position: jax.Array, rows: jax.Array) -> list[jax.Array]:
+    """log P(x_i = state | parents) of a block of kind ``k``, one ``[width, samples]`` for each state, from rows of states."""
+    kind, block = layout.kinds[k], block_at(arrays.blocks[k], position)
+    if kind.noisy:
+        return log_p_noisy(block, rows)
+    return _log_p_table(kind, arrays.tables[layout.table_index[k]], block, rows)
+
+
 @partial(jax.jit, static_argnames=("layout",))
 def log_conditionals_of(layout: Layout, arrays: Arrays, states: jax.Array) -> jax.Array:
     """``log_conditionals`` for use inside a program."""
@@ -189,10 +201,7 @@ def log_conditionals_of(layout: Layout, arrays: Arrays, states: jax.Array) -> ja
 
     def branch(k: int, kind: Kind) -> Any:
         def log_p_block(position: jax.Array) -> jax.Array:
-            block = block_at(arrays.blocks[k], position)
-            table = arrays.tables[layout.table_index[k]]
-            log_p = log_p_of_steps(noisy_steps(block, rows)) if kind.noisy else _log_p_table(kind, table, block, rows)
-            full = jnp.stack(log_p, axis=1)
+            full = jnp.stack(log_p_of_block(layout, arrays, k, position, rows), axis=1)
             return jnp.pad(full, ((0, 0), (0, layout.card - kind.card), (0, 0)), constant_values=-jnp.inf)
 
         return log_p_block

@@ -19,7 +19,7 @@ from unimarg.encoding import ENCODINGS, Encoding
 from unimarg.errors import UsageError, closest, whole_number
 from unimarg.masking import Among, LogUniformRate, Mask, Mixture, Prefix, UniformRate, leaves
 from unimarg.network import Network
-from unimarg.trunk import Architecture
+from unimarg.trunk import MAX_WIDTH, Architecture
 
 
 @dataclass(frozen=True)
@@ -36,11 +36,13 @@ class Recipe:
     warm_up: int = 0  # steps of linear warm-up; with it the rate falls along a cosine to the end
     average: float = 0.0  # decay of the running average of the weights; 0: none
     clip: float = 0.0  # largest norm of a gradient; 0: none
-    labels: str = "sample"  # "soft": given the rest of the sample; "exact": posteriors; "auto": those if cliques are small, else soft
+    labels: str = (
+        "sample"  # "soft": given the rest of the sample; "exact": posteriors; "auto": those if cliques are small, else soft on a GPU
+    )
     rounds: int = 0  # of belief propagation, from whose answer the network starts; 0: from the prior
-    passes: int = 1  # over each chunk of examples; a power of two
     message_weight: float = 0.1  # of the message head's loss beside the marginal head's
     virtual: float = 0.0  # share of the shown nodes that are shown through a random channel
+    student: int = 0  # units of a one-layer student for SUM-IS beside the trunk; 0: none
 
     def __post_init__(self) -> None:
         for name, allowed in (("encoding", ENCODINGS), ("labels", LABELS)):
@@ -48,13 +50,12 @@ class Recipe:
                 raise UsageError(f"there is no {name} {getattr(self, name)!r}; {closest(getattr(self, name), allowed)}")
         numbers: dict[str, float] = {
             "batch": whole_number(self.batch, "the batch size", 1, 1 << 24),
-            "warm_up": whole_number(self.warm_up, "warm_up", 0, 2**31 - 1),
             "rounds": whole_number(self.rounds, "the number of rounds", 0, 1000),
-            "passes": whole_number(self.passes, "the number of passes", 1, 1 << 10),
+            "warm_up": whole_number(self.warm_up, "warm_up", 0, 2**31 - 1),
+            "student": whole_number(self.student, "the number of the student's units", 0, MAX_WIDTH),
         }
-        for name, value in (("batch size", self.batch), ("number of passes", self.passes)):
-            if value & (value - 1):
-                raise UsageError(f"the {name} must be a power of two, not {value!r}")
+        if self.batch & (self.batch - 1):
+            raise UsageError(f"the batch size must be a power of two, not {self.batch!r}")
         for name, (least, most) in _RANGES.items():
             value = getattr(self, name)
             if not isinstance(value, Real) or not least <= value <= most:
@@ -109,7 +110,7 @@ def _mixed(net: Network) -> Mask:
 
 def _small(net: Network) -> Recipe:
     architecture = Architecture((256,) * 2, residual=True, heads=("marginal",), from_prior=True)
-    return replace(_default(net), preset="small", architecture=architecture, batch=256, learning_rate=2e-3, rounds=0)
+    return replace(_default(net), preset="small", architecture=architecture, batch=256, learning_rate=3e-3, student=0, rounds=0)
 
 
 def _default(net: Network) -> Recipe:
@@ -126,6 +127,7 @@ def _default(net: Network) -> Recipe:
         clip=1.0,
         labels="auto",
         virtual=0.02,
+        student=256,
         rounds=8,
     )
 

@@ -50,8 +50,22 @@ class Ragged:
         return [inside[p] for p in self.place]
 
     @property
+    def largest(self) -> int:
+        """The largest number of states, but at least 2."""
+        return max(2, *self.cards)
+
+    @property
     def slots(self) -> int:
         return sum((k - 1) * n for k, n in self.groups)
+
+    @cached_property
+    def slot(self) -> Ints:
+        """``[nodes, largest - 1]``: the slot of state k + 1 of each node of the network; ``slots`` where it has no such state."""
+        cards = np.asarray(self.cards)
+        starts = np.empty(len(cards), dtype=np.int64)
+        starts[self.order] = np.cumsum([0, *(cards[self.order] - 1)])[:-1]
+        states = np.arange(self.largest - 1)
+        return np.where(states < cards[:, None] - 1, starts[:, None] + states, self.slots)
 
     @cached_property
     def states_order(self) -> Ints:

@@ -1,16 +1,15 @@
 """Training a Universal Marginalizer (paper, section 2.1), as one compiled program on the device.
 
-A call draws a chunk of fresh samples, masks them, labels them, and takes many optimiser steps:
+A call draws a chunk of fresh samples, masks them, and takes many optimiser steps:
 
     x ~ P,  m ~ masks,  loss = - sum over i of log UM_i(x_i | x_m)          the marginal head
                               - sum over i of log q_i(x_i | pa_i, x_m)     the message head, where
 
-q_i(k | pa_i, e) is proportional to P(x_i = k | pa_i) exp(lambda_i(k)). In place of the outcome x_i stands, where
-asked, its distribution given more than x_m, which has the same expectation and less noise: P(x_i | x_m) itself
-(``teacher``), or P(x_i | the rest of the sample) (``blanket``).
-
-Nothing is stored. A call that begins at step t uses the samples from t * batch / passes on of the run's key, so that a
-run that was interrupted goes on to the same weights.
+q_i(k | pa_i, e) is proportional to P(x_i = k | pa_i) exp(lambda_i(k)). In place of the outcome x_i stands, where asked, its
+distribution given more than x_m, which has the same expectation and less noise: P(x_i | x_m) itself (``teacher``), or
+P(x_i | the rest of the sample) (``blanket``). A student for SUM-IS (``student.py``) learns beside the
+trunk from the same batches, without a say in the trunk's gradient. Nothing is stored. Step t uses the samples
+t * batch up to (t + 1) * batch of the run's key, so that a run that was interrupted goes on to the same weights.
 """
 
 from __future__ import annotations
@@ -31,15 +30,14 @@ from unimarg.counter import Key, threefry, words
 from unimarg.encoding import encode, inputs, one_hot
 from unimarg.layout import MAX_NODES, Arrays, Layout
 from unimarg.presets import Recipe
-from unimarg.propagation import Propagation, by_blocks
+from unimarg.propagation import Propagation
 from unimarg.ragged import Parts, Ragged, take_rows
+from unimarg.student import Student, batch_rows
 from unimarg.teacher import Teacher
 from unimarg.trunk import Trunk
 
-MASKS, CHANNELS, DROPOUT, ORDER = range(1, 5)  # streams of random numbers beside the samples' own
-
-
-LABEL_ENTRIES, LABEL_ENTRIES_ACCELERATED = 1 << 24, 1 << 31  # of all cliques together, for the rows labelled at once
+LABEL_ENTRIES = 1 << 31  # of all cliques and rows that a GPU labels at once: 8 GB, several times
+MASKS, CHANNELS, DROPOUT = range(1, 4)  # streams of random numbers beside the samples' own
 
 
 @dataclass(frozen=True)
@@ -53,11 +51,23 @@ class Plan:
     half: bool  # bfloat16 products
     teacher: Teacher | None = None  # exact labels
     propagation: Propagation | None = None  # beliefs to start from
-    passes: int = 1  # over the examples of a call; divides ``steps_per_call``
 
     @property
     def samples_per_call(self) -> int:
-        return self.steps_per_call * self.recipe.batch // self.passes
+        return self.steps_per_call * self.recipe.batch
+
+    @property
+    def rows(self) -> int:
+        """Samples that are labelled at once: a batch, and on a GPU, which wants wide work, as many as fit."""
+        if not self.half:
+            return self.recipe.batch
+        fits = LABEL_ENTRIES / (self.teacher.entries if self.teacher else 1)
+        return min(self.samples_per_call, max(self.recipe.batch, 1 << int(np.log2(max(fits, 1)))))
+
+    @property
+    def soft(self) -> bool:
+        """Labels given the rest of the sample."""
+        return self.recipe.labels == "soft" or (self.recipe.labels == "auto" and self.half and self.teacher is None)
 
 
 class Given(NamedTuple):
@@ -68,27 +78,49 @@ class Given(NamedTuple):
     priors: jax.Array  # [slots]
     prior_logits: jax.Array  # [slots]
     steps: jax.Array  # int32: of the whole run, for the learning rate
+    descendants: jax.Array | None = None  # bool [nodes, nodes], for a student
 
 
-class Examples(NamedTuple):
-    """Evidence with its labels, sample by sample; nodes lie in the order of ``Ragged``."""
+class Learner(NamedTuple):
+    """Weights that are being learned: a trunk's or a student's."""
 
-    samples: jax.Array  # uint32 [n]
-    drawn: jax.Array  # [n, nodes]: the states
-    known: jax.Array  # bool [n, nodes]: shown
-    certain: jax.Array  # bool [n, nodes]: shown as it is, not through a channel
-    values: Parts | None  # [n, nodes, K]: what is shown; None: the states
-    labels: Parts | None  # [n, nodes, K]: of the marginal head; None: the states
-    rest: Parts | None  # [n, nodes, K]: P(x_i | the rest of the sample), which labels both heads
-    log_p: Parts | None  # [n, nodes, K]: log P(x_i = k | pa_i), for the message head
-    beliefs: jax.Array | None  # [n, slots]: logits by belief propagation
+    weights: Any
+    average: Any  # None where the recipe has none
+    optimizer: Any
+
+    @property
+    def best(self) -> Any:
+        """The weights to answer with."""
+        return self.weights if self.average is None else self.average
+
+
+class Batch(NamedTuple):
+    """What a step learns from; nodes lie in the order of ``ragged`` but for ``states``."""
+
+    inputs: jax.Array  # [samples, nodes + slots]: the encoded evidence
+    labels: Parts  # [samples, nodes, K]: what the marginal head should say
+    known: jax.Array  # bool [samples, nodes]
+    values: Parts  # [samples, nodes, K]: the evidence
+    certain: jax.Array  # bool [samples, nodes]: hard evidence
+    states: jax.Array  # [nodes, samples]
+    samples: jax.Array  # uint32 [samples]: their numbers
+    beliefs: jax.Array | None  # [samples, slots]: logits to start from, if not the prior's
 
 
 class State(NamedTuple):
     step: jax.Array  # int32
-    trunk: Trunk
-    average: Trunk | None
-    optimizer: Any
+    trunk: Learner
+    student: Learner | None
+
+
+class View(NamedTuple):
+    """What the trunk saw of a batch and made of it; nodes in the order of ``ragged``."""
+
+    features: jax.Array  # [samples, width]
+    messages: jax.Array | None  # lambda, [samples, slots], if there is such a head
+    known: jax.Array  # bool [samples, nodes]
+    certain: jax.Array  # bool, likewise: known, and not through a channel
+    values: Parts
 
 
 def stream(key: Key, number: int) -> Key:
@@ -113,98 +145,127 @@ def learning_rate(recipe: Recipe, step: jax.Array, steps: jax.Array) -> jax.Arra
 
 
 def initial_state(plan: Plan, seed: int) -> State:
-    trunk = Trunk.make(seed, plan.recipe.architecture, inputs(plan.ragged, plan.recipe.rounds > 0), plan.ragged.slots)
-    return State(jnp.int32(0), trunk, trunk if plan.recipe.average else None, optimizer(plan.recipe).init(cast(Any, trunk)))
+    made, nodes = plan.recipe, len(plan.ragged.cards)
+
+    def learner(weights: Any) -> Learner:
+        return Learner(weights, weights if made.average else None, optimizer(made).init(weights))
+
+    trunk = learner(Trunk.make(seed, made.architecture, inputs(plan.ragged, made.rounds > 0), plan.ragged.slots))
+    student = Student.make(seed, made.student, made.architecture.hidden[-1], nodes, plan.ragged.largest) if made.student else None
+    return State(jnp.int32(0), trunk, None if student is None else learner(student))
 
 
 @partial(jax.jit, static_argnames=("plan",))
 def run_steps(plan: Plan, given: Given, state: State) -> tuple[State, jax.Array]:
-    """``steps_per_call`` steps; also the loss of each."""
-    n, batch = plan.samples_per_call, plan.recipe.batch
-    number = state.step.astype(jnp.uint32) // np.uint32(plan.passes)  # of the first fresh batch
-    first = number * np.uint32(batch)
-    upper = number >> np.uint32(33 - batch.bit_length())  # beyond 2^32 samples
+    """``steps_per_call`` steps, fewer at the end of the run; also the loss of each, 0 for those not taken."""
+    n = plan.samples_per_call
+    first = state.step.astype(jnp.uint32) * np.uint32(plan.recipe.batch)
+    upper = state.step.astype(jnp.uint32) >> np.uint32(33 - plan.recipe.batch.bit_length())  # beyond 2^32 samples
     samples = first + lax.iota(jnp.uint32, n)
     states = draw_states(plan.layout, given.arrays, given.key, jnp.stack([first, upper * np.uint32(MAX_NODES)]), n)
     observed = plan.recipe.mask.draw(stream(given.key, MASKS), samples, states.shape[0])
-    examples = lax.optimization_barrier(make_examples(plan, given, states, observed, samples))
 
-    def step(state: State, batch: Examples) -> tuple[State, jax.Array]:
-        value, gradient = jax.value_and_grad(loss)(state.trunk, plan, given, batch)
-        updates, optimizer_state = optimizer(plan.recipe).update(gradient, state.optimizer, cast(Any, state.trunk))
-        rate = learning_rate(plan.recipe, state.step, given.steps)
-        trunk = jax.tree.map(lambda w, u: w + rate * u, state.trunk, updates)
-        average = state.average
-        if average is not None:
-            decay = jnp.minimum(plan.recipe.average, (state.step + 1) / (state.step + 10))
-            average = jax.tree.map(lambda a, t: a * decay + t * (1 - decay), average, trunk)
-        return State(state.step + 1, trunk, average, optimizer_state), value
+    def parts_of(a: jax.Array, size: int) -> jax.Array:
+        return jnp.moveaxis(a.reshape(*a.shape[:-1], n // size, size), -2, 0)
 
-    def one_pass(state: State, number: jax.Array) -> tuple[State, jax.Array]:
-        shuffled = examples
-        if plan.passes > 1:  # each pass in an order of its own
-            order = jnp.argsort(words(stream(given.key, ORDER), samples, number[None])[0][0])
-            shuffled = jax.tree.map(lambda a: a[order], examples)
-        return lax.scan(step, state, jax.tree.map(lambda a: a.reshape(-1, batch, *a.shape[1:]), shuffled))
+    # Loop after loop in place of one: XLA computes cheap-looking things again wherever they are used, barrier or not, and only
+    # what a loop leaves behind is safe. With random numbers and transpositions inside the teacher a step took twice the time.
+    parts = tuple(parts_of(a, plan.rows) for a in (states, observed, samples))
+    evidence = lax.map(lambda part: shown(plan, given, *part), parts)
+    marginals = None
+    if plan.teacher:
+        marginals = lax.map(plan.teacher.marginals, lax.map(lambda part: likelihoods(plan.ragged, *part), evidence[:2]))
+    learnt_from = lax.map(lambda part: labelled(plan, given, *part), (*evidence, marginals, *parts))
+    if plan.rows != plan.recipe.batch:
+        learnt_from = jax.tree.map(lambda a: a.reshape(-1, plan.recipe.batch, *a.shape[2:]), learnt_from._replace(states=None))
+        learnt_from = learnt_from._replace(states=parts_of(states, plan.recipe.batch))
 
-    state, losses = lax.scan(one_pass, state, lax.iota(jnp.uint32, plan.passes))
-    return state, losses.reshape(-1)
+    def step(i: jax.Array, carried: tuple[State, jax.Array]) -> tuple[State, jax.Array]:
+        state, losses = carried
+        batch = jax.tree.map(lambda a: lax.dynamic_index_in_dim(a, i, 0, keepdims=False), learnt_from)
+        (value, view), gradient = jax.value_and_grad(loss, has_aux=True)(state.trunk.weights, plan, given, batch)
+        trunk, student = learn(plan.recipe, given, state.step, state.trunk, gradient), state.student
+        if student is not None:
+            own, gradient = jax.value_and_grad(student_loss)(student.weights, plan, given, view, batch.states)
+            value, student = value + own, learn(plan.recipe, given, state.step, student, gradient)
+        return State(state.step + 1, trunk, student), losses.at[i].set(value)
+
+    count = jnp.clip(given.steps - state.step, 0, plan.steps_per_call)
+    return lax.fori_loop(0, count, step, (state, jnp.zeros(plan.steps_per_call)))
 
 
-def make_examples(plan: Plan, given: Given, states: jax.Array, observed: jax.Array, samples: jax.Array) -> Examples:
-    """From states and what is observed of them, ``[nodes, n]`` each in the network's order."""
+def learn(recipe: Recipe, given: Given, step: jax.Array, learner: Learner, gradient: Any) -> Learner:
+    """One step of the optimiser, and of the running average."""
+    updates, state = optimizer(recipe).update(gradient, learner.optimizer, learner.weights)
+    rate = learning_rate(recipe, step, given.steps)
+    weights = jax.tree.map(lambda w, u: w + rate * u, learner.weights, updates)
+    average = learner.average
+    if average is not None:
+        decay = jnp.minimum(recipe.average, (step + 1) / (step + 10))
+        average = jax.tree.map(lambda a, w: a * decay + w * (1 - decay), average, weights)
+    return Learner(weights, average, state)
+
+
+def shown(plan: Plan, given: Given, states: jax.Array, observed: jax.Array, samples: jax.Array) -> tuple[jax.Array, Parts, jax.Array]:
+    """The evidence of a batch: which nodes are known, their values, and which of them are certain."""
+    known = plan.ragged.rows(observed)
+    values = one_hot(plan.ragged.rows(states), plan.ragged)
+    if not plan.recipe.virtual:
+        return known, values, known
+    seen, certain = through_channels(stream(given.key, CHANNELS), plan.recipe.virtual, known, values, plan.ragged, samples)
+    return known, seen, certain
+
+
+def labelled(
+    plan: Plan,
+    given: Given,
+    known: jax.Array,
+    values: Parts,
+    certain: jax.Array,
+    marginals: list[jax.Array] | None,
+    states: jax.Array,
+    observed: jax.Array,
+    samples: jax.Array,
+) -> Batch:
+    """The evidence encoded, and what it implies: the teacher's marginals, or the samples themselves, softened where asked."""
+    ragged = plan.ragged
+    beliefs = None if plan.propagation is None else plan.propagation.logits(known, values, plan.half)
+    encoded = encode(plan.recipe.encoding, known, values, ragged, given.priors, beliefs)
+    if marginals is not None:
+        labels = by_group(ragged, marginals)
+    elif plan.soft:
+        labels = soft_labels(plan, given, known, values, states, observed)
+    else:
+        labels = one_hot(ragged.rows(states), ragged)
+    return Batch(encoded, labels, known, values, certain, states, samples, beliefs)
+
+
+def soft_labels(plan: Plan, given: Given, known: jax.Array, values: Parts, states: jax.Array, observed: jax.Array) -> Parts:
+    """P(x_i = k | the rest of the sample), ``[samples, nodes, K]`` for each group."""
+    log_p = log_conditionals_of(plan.layout, given.arrays, states)
+    logits = grouped(blanket_log_p(plan.layout, given.arrays, states, observed, log_p), plan.ragged)
+    return [
+        jax.nn.softmax(jnp.where(flag[..., None], jnp.log(value), 0) + part, axis=-1)
+        for part, flag, value in zip(logits, plan.ragged.nodes(known), values, strict=True)
+    ]
+
+
+def loss(trunk: Trunk, plan: Plan, given: Given, batch: Batch) -> tuple[jax.Array, View]:
+    """Mean over samples and counted nodes of the negative log probability, summed over the heads; and what was seen."""
     ragged, recipe = plan.ragged, plan.recipe
-    drawn, known = ragged.rows(states), ragged.rows(observed)
-    shown, certain, values = one_hot(drawn, ragged), known, None
-    if recipe.virtual:
-        shown, certain = through_channels(stream(given.key, CHANNELS), recipe.virtual, known, shown, ragged, samples)
-        values = shown
-    labels, rest, log_p = None, None, None
-    if plan.teacher is not None:
-        most = (LABEL_ENTRIES_ACCELERATED if plan.half else LABEL_ENTRIES) / plan.teacher.entries
-        label = partial(exact_labels, plan.teacher, ragged)
-        labels = by_blocks(lambda block: label(*block), (known, shown), most)
-    messages = "message" in recipe.architecture.heads
-    softly = labels is None and recipe.labels in ("soft", "auto")
-    if messages or softly:
-        tables = log_conditionals_of(plan.layout, given.arrays, states)  # [nodes, card, n]
-        log_p = _as_parts(tables, ragged) if messages else None
-        if softly:
-            logits = _as_parts(blanket_log_p(plan.layout, given.arrays, states, observed, tables), ragged)
-            rest = [jax.nn.softmax(jnp.where(k[..., None], jnp.log(v), 0) + part) for part, k, v in zip(logits, ragged.nodes(known), shown, strict=True)]
-    beliefs = None if plan.propagation is None else plan.propagation.logits(known, shown, plan.half)
-    return Examples(samples, drawn, known, certain, values, labels, rest, log_p, beliefs)
-
-
-def _as_parts(by_node: jax.Array, ragged: Ragged) -> Parts:
-    """``[nodes, card, n]`` in the network's order as ``[n, nodes, K]`` for each group."""
-    out, at = [], 0
-    for k, n in ragged.groups:
-        nodes = jnp.asarray(ragged.order[at : at + n])
-        out.append(jnp.moveaxis(take_rows(by_node, nodes)[:, :k], -1, 0))
-        at += n
-    return out
-
-
-def loss(trunk: Trunk, plan: Plan, given: Given, batch: Examples) -> jax.Array:
-    """Mean over samples and counted nodes of the negative log probability, summed over the heads."""
-    ragged, recipe = plan.ragged, plan.recipe
-    drawn = one_hot(batch.drawn, ragged)
-    values = drawn if batch.values is None else batch.values
     key = None
     if recipe.architecture.dropout:
         data = jnp.stack(threefry(stream(given.key, DROPOUT), batch.samples[0], jnp.uint32(0)))
         key = jax.random.wrap_key_data(data, impl="threefry2x32")
-    x = encode(recipe.encoding, batch.known, values, ragged, given.priors, batch.beliefs)
-    logits = trunk(x, given.prior_logits if batch.beliefs is None else batch.beliefs, plan.half, key)
+    features = trunk.features(batch.inputs, plan.half, key)
+    logits = trunk.logits(features, given.prior_logits if batch.beliefs is None else batch.beliefs, plan.half)
     counted = jnp.ones_like(batch.certain) if recipe.observed_loss else ~batch.certain
-    outcome = drawn if batch.rest is None else batch.rest
-    total = _cross_entropy(ragged.log_softmax(logits["marginal"]), outcome if batch.labels is None else batch.labels, counted, ragged)
+    total = _cross_entropy(ragged.log_softmax(logits["marginal"]), batch.labels, counted, ragged)
     if "message" in logits:
-        assert batch.log_p is not None
-        messages = message_log_q(ragged, batch.log_p, logits["message"])
-        total = total + recipe.message_weight * _cross_entropy(messages, outcome, ~batch.certain, ragged)
-    return total
+        messages = message_log_q(plan, given, logits["message"], batch.states)
+        drawn = batch.labels if plan.soft else one_hot(ragged.rows(batch.states), ragged)
+        total = total + recipe.message_weight * _cross_entropy(messages, drawn, ~batch.certain, ragged)
+    return total, View(features, logits.get("message"), batch.known, batch.certain, batch.values)
 
 
 def _cross_entropy(log_p: Parts, labels: Parts, counted: jax.Array, ragged: Ragged) -> jax.Array:
@@ -216,24 +277,77 @@ def _cross_entropy(log_p: Parts, labels: Parts, counted: jax.Array, ragged: Ragg
     return total / jnp.maximum(counted.sum(), 1)
 
 
-def exact_labels(teacher: Teacher, ragged: Ragged, known: jax.Array, values: Parts) -> Parts:
-    """P(X_i = k | e) for every node, ``[samples, nodes, K]`` for each group."""
-    likelihoods = [
+def likelihoods(ragged: Ragged, known: jax.Array, values: Parts) -> list[jax.Array]:
+    """The evidence as the teacher takes it: ``[K, samples]`` for each node, ones where nothing is known."""
+    grouped = [
         jnp.where(flag[:, j], value[:, j].T, 1.0)
         for flag, value in zip(ragged.nodes(known), values, strict=True)
         for j in range(value.shape[1])
     ]
-    marginals = teacher.marginals([likelihoods[p] for p in ragged.place])
+    return [grouped[p] for p in ragged.place]
+
+
+def by_group(ragged: Ragged, marginals: list[jax.Array]) -> Parts:
+    """``[K, samples]`` for each node, as ``[samples, nodes, K]`` for each group."""
     out, at = [], 0
     for _, n in ragged.groups:
         out.append(jnp.moveaxis(jnp.stack([marginals[i] for i in ragged.order[at : at + n]]), -1, 0))
         at += n
-    return lax.stop_gradient(lax.optimization_barrier(out))
+    return out
 
 
-def message_log_q(ragged: Ragged, log_p: Parts, messages: jax.Array) -> Parts:
+def message_log_q(plan: Plan, given: Given, messages: jax.Array, states: jax.Array) -> Parts:
     """log q_i(k | pa_i, e), ``[samples, nodes, K]`` for each group, with the samples' own parents."""
-    return [jax.nn.log_softmax(table + part, axis=-1) for table, part in zip(log_p, ragged.with_reference(messages), strict=True)]
+    tables = grouped(log_conditionals_of(plan.layout, given.arrays, states), plan.ragged)
+    return [jax.nn.log_softmax(table + part, axis=-1) for table, part in zip(tables, plan.ragged.with_reference(messages), strict=True)]
+
+
+def grouped(by_node: jax.Array, ragged: Ragged) -> Parts:
+    """``[nodes, card, samples]`` in the network's order, as ``[samples, nodes, K]`` for each group."""
+    out, at = [], 0
+    for k, n in ragged.groups:
+        nodes = jnp.asarray(ragged.order[at : at + n])
+        out.append(jnp.moveaxis(take_rows(by_node, nodes)[:, :k], -1, 0))
+        at += n
+    return out
+
+
+def student_loss(student: Student, plan: Plan, given: Given, view: View, states: jax.Array) -> jax.Array:
+    """Mean of -log q_i(x_i | pa_i, e, x_j for all j < i) over the unobserved nodes above a finding, for a share of the batch."""
+    rows = batch_rows(states.shape[1])
+    view, states = cast(View, jax.tree.map(lambda a: a[:rows], view)), states[:, :rows]
+    known, certain = by_node(view.known, plan.ragged), by_node(view.certain, plan.ragged)
+    log_q = student_log_q(student, plan, given, view, states)
+    counted = ~certain
+    if given.descendants is not None:
+        above = jnp.dot(given.descendants.astype(jnp.float32), known.astype(jnp.float32)) > 0
+        counted &= above | known  # a virtual finding counts as an observed child
+    drawn = (states[:, None] == jnp.arange(log_q.shape[1], dtype=states.dtype)[:, None]) & counted[:, None]
+    return -jnp.where(drawn, log_q, 0).sum() / jnp.maximum(counted.sum(), 1)
+
+
+def student_log_q(student: Student, plan: Plan, given: Given, view: View, states: jax.Array) -> jax.Array:
+    """log q_i(k | pa_i, e, x_j for all j < i), ``[nodes, K, samples]``, with the samples' own x."""
+    ragged = plan.ragged
+    certain, known = by_node(view.certain, ragged), by_node(view.known, ragged)
+    logits = log_conditionals_of(plan.layout, given.arrays, states)[:, : ragged.largest]
+    logits = logits + student.messages(view.features, states, ~certain, plan.half)
+    if view.messages is not None:
+        logits = logits + jnp.where(known[:, None], 0, by_state(ragged.with_reference(view.messages), ragged))
+    if plan.recipe.virtual:
+        logits = logits + jnp.where((known & ~certain)[:, None], jnp.log(by_state(view.values, ragged)), 0)
+    return jax.nn.log_softmax(logits, axis=1)
+
+
+def by_node(rows: jax.Array, ragged: Ragged) -> jax.Array:
+    """``[samples, nodes]`` in the order of ``ragged``, as ``[nodes, samples]`` in the network's."""
+    return take_rows(rows.T, jnp.asarray(ragged.place))
+
+
+def by_state(parts: Parts, ragged: Ragged) -> jax.Array:
+    """``[samples, nodes, K]`` for each group, as ``[nodes, K, samples]`` in the network's order with 0 for states a node lacks."""
+    padded = [jnp.pad(part, ((0, 0), (0, 0), (0, ragged.largest - part.shape[-1]))) for part in parts]
+    return take_rows(jnp.moveaxis(jnp.concatenate(padded, axis=1), 0, -1), jnp.asarray(ragged.place))
 
 
 def through_channels(
@@ -257,7 +371,7 @@ def through_channels(
         report = jnp.where(flip, 1 - own, own)[..., None]
         likelihood = jnp.where(half == report, 1 - e[..., None] / 2, e[..., None] / 2)
         seen.append(jnp.where(unsure[..., None], likelihood / likelihood.sum(axis=-1, keepdims=True), value))
-    return lax.optimization_barrier((seen, known & ~uncertain))
+    return seen, known & ~uncertain
 
 
 def _fraction(word: jax.Array) -> jax.Array:

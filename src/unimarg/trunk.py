@@ -133,8 +133,12 @@ class Trunk(eqx.Module):
         return jnp.where(keep, x / (1 - rate), 0)
 
     def __call__(self, x: jax.Array, start: jax.Array, half: bool = False, key: jax.Array | None = None) -> dict[str, jax.Array]:
-        """Logits ``[samples, slots]`` of each head; ``start`` are the prior's, or what else is known before."""
-        out = self.head(self.features(x, half, key), half)
+        """Logits ``[samples, slots]`` of each head."""
+        return self.logits(self.features(x, half, key), start, half)
+
+    def logits(self, features: jax.Array, start: jax.Array, half: bool = False) -> dict[str, jax.Array]:
+        """What the heads make of ``features``."""
+        out = self.head(features, half)
         parts = jnp.split(out, len(self.architecture.heads), axis=-1)
         logits = dict(zip(self.architecture.heads, parts, strict=True))
         if self.architecture.from_prior:

@@ -1,0 +1,253 @@
+"""SUM-IS at the price of about one forward pass (paper, section 3): samples node by node from a network of one hidden layer.
+
+In topological order each node is drawn from q_i, given the evidence and all that was drawn before it. From one node to the next a
+single input changes, so the hidden layer's pre-activation a grows by one row of its weights, and only the output of node i is read:
+
+    h_i = U_i . relu(a) + c_i,     x_i ~ q_i,     a <- a + W[i, x_i]
+
+N steps cost what one full pass costs, in place of N passes, with the same densities. q_i is a product of up to three factors:
+
+    P(x_i | pa_i)     where ``table``: the table or noisy-max with the sampled parents
+    L_i(x_i)          where ``table``: a virtual finding on i
+    exp(h_i(x_i))     where ``tilt``
+
+SUM-IS as published is ``tilt`` alone, with h the logits of UM_i. Where no finding lies below i, ``table`` alone is exact.
+
+Pre-activations lie as ``[samples, units]``, for a block of samples that stays in the cache while all nodes are walked through.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any, NamedTuple, TypeAlias
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from numpy.typing import NDArray
+
+from unimarg.compiled import log_p_of_block
+from unimarg.counter import Key, words
+from unimarg.encoding import Encoding, encode
+from unimarg.evidence import Evidence
+from unimarg.layout import Arrays, Layout, Schedule
+from unimarg.network import Network
+from unimarg.ragged import Parts, Ragged
+from unimarg.student import Student
+from unimarg.trunk import Trunk
+
+Bools: TypeAlias = NDArray[np.bool_]
+
+BLOCK, BLOCK_ACCELERATED = 64, 4096  # samples walked through the nodes together
+LANES = 128  # partial sums of a dot product: XLA vectorises these on a CPU, and not the product itself
+FEW_STATES = 4  # up to here rows are chosen by comparison, beyond by a product
+
+
+class Layer(NamedTuple):
+    """One hidden layer for one evidence set."""
+
+    start: jax.Array  # a before the first node is drawn, [units]
+    rows: jax.Array  # W, [nodes, K, units]
+    out: jax.Array  # U, [nodes, K - 1, units]
+    bias: jax.Array  # c, [nodes, K - 1]
+
+
+class Findings(NamedTuple):
+    """What is known of each node, and which factors its q has."""
+
+    observed: jax.Array  # int32 [nodes], -1 where to be drawn
+    log_likelihood: jax.Array  # [nodes, K]: log L; 0 where nothing is known, -inf for states that a node lacks
+    table: jax.Array  # bool [nodes]
+    tilt: jax.Array  # bool [nodes]
+
+
+def make_findings(net: Network, evidence: Evidence, table: Bools, tilt: Bools) -> Findings:
+    """Evidence as arrays; ``table`` and ``tilt`` are bool [nodes]."""
+    observed = np.array([evidence.hard.get(i, -1) for i in range(len(net))], dtype=np.int32)
+    log_likelihood = np.full((len(net), max(2, *net.cards)), -np.inf, dtype=np.float32)
+    for i, k in enumerate(net.cards):
+        with np.errstate(divide="ignore"):
+            log_likelihood[i, :k] = np.log(evidence.virtual.get(i, np.ones(k)))
+    return Findings(*map(jnp.asarray, (observed, log_likelihood, table, tilt)))
+
+
+class Drawn(NamedTuple):
+    states: jax.Array  # [nodes, samples]
+    log_weight: jax.Array  # [samples]: log P(x) + log L(x) - log q(drawn x)
+    log_q: jax.Array | None  # [nodes, samples] if asked for; 0 where observed
+
+
+@partial(jax.jit, static_argnames=("layout", "n", "block", "densities"))
+def sequential_draw(
+    layout: Layout,
+    arrays: Arrays,
+    key: Key,
+    first: jax.Array,
+    n: int,
+    layer: Layer,
+    findings: Findings,
+    block: int | None = None,
+    densities: bool = False,
+) -> Drawn:
+    """n samples of one evidence set; ``layout`` must be of width 1, ``first`` is as for ``compiled.draw_states``.
+
+    The number drawn for (sample, node) depends on the key and these two alone, whatever ``block`` is.
+    """
+    assert layout.width == 1
+    if block is None:
+        block = BLOCK if jax.default_backend() == "cpu" else BLOCK_ACCELERATED
+    block = min(block, n)
+    assert n % block == 0
+    layer = _padded(layer)
+    start = jnp.broadcast_to(layer.start, (block, layer.start.shape[0]))
+    # a node's own program: of its kind, drawn or observed
+    branches = [partial(_draw, layout, arrays, k) for k in range(len(layout.kinds))]
+    branches += [partial(_observe, layout, arrays, k) for k in range(len(layout.kinds))]
+
+    def walk(number: jax.Array) -> tuple[jax.Array, ...]:
+        samples = first[0] + number * np.uint32(block) + lax.iota(jnp.uint32, block)
+
+        def step(carry: tuple[jax.Array, ...], now: tuple[Schedule, Layer, Findings]) -> tuple[tuple[jax.Array, ...], Any]:
+            before, states, log_weight = carry
+            schedule, mine, known = now
+            high, low = words(key, samples, schedule.nodes.astype(jnp.uint32) + first[1])
+            which = schedule.kind + len(layout.kinds) * (known.observed >= 0)
+            node = _Node(schedule.position, mine, known, before, states, high[0], low[0])
+            state, gain, log_q, rows = lax.switch(which, branches, node)
+            states = lax.dynamic_update_slice(states, state.astype(layout.dtype)[None], (schedule.start, 0))
+            return (_grown(before, state, rows), states, log_weight + gain), (log_q if densities else None)
+
+        begin = (start, jnp.zeros((layout.rows, block), layout.dtype), jnp.zeros(block))
+        each = (arrays.schedule, Layer(jnp.zeros(layout.rows), *layer[1:]), findings)
+        (_, states, log_weight), log_q = lax.scan(step, begin, each)
+        return states, log_weight, log_q
+
+    states, log_weight, log_q = lax.map(walk, lax.iota(jnp.uint32, n // block))
+    states, log_q = (None if a is None else jnp.moveaxis(a, 0, 1).reshape(layout.rows, n) for a in (states, log_q))
+    assert states is not None
+    return Drawn(states, log_weight.reshape(n), log_q)
+
+
+class _Node(NamedTuple):
+    """Everything that the step of one node needs."""
+
+    position: jax.Array
+    layer: Layer  # its own rows
+    known: Findings
+    before: jax.Array  # [samples, units]
+    states: jax.Array
+    high: jax.Array
+    low: jax.Array
+
+
+def _draw(layout: Layout, arrays: Arrays, k: int, node: _Node) -> tuple[jax.Array, ...]:
+    """The state drawn, log P + log L - log q of it, log q, and the rows for ``_grown``."""
+    card = min(layout.kinds[k].card, node.layer.rows.shape[0])
+    log_p = jnp.stack(log_p_of_block(layout, arrays, k, node.position, node.states)[:card])[:, 0]  # [states, samples]
+    lik = node.known.log_likelihood[:card, None]
+    zeros = jnp.zeros((card - 1, node.before.shape[0]))
+    h = lax.cond(node.known.tilt, lambda: _outputs(node.before, node.layer.out[: card - 1], node.layer.bias[: card - 1]), lambda: zeros)
+    h = jnp.pad(h, ((1, 0), (0, 0)))
+    score = h + jnp.where(node.known.table, log_p + lik, jnp.where(jnp.isneginf(lik), -jnp.inf, 0))
+    log_z = jax.nn.logsumexp(score, axis=0)
+    log_q = score - jnp.where(jnp.isneginf(log_z), 0, log_z)  # a dead end, where no state is left, gets the weight 0
+    state = _invert(jnp.exp(log_q), node.high, node.low)
+    chosen = state == jnp.arange(card)[:, None]
+
+    def at(a: jax.Array) -> jax.Array:
+        return jnp.where(chosen, a, 0).sum(axis=0)
+
+    # exactly 0 where q is the table itself
+    own = node.known.table & ~node.known.tilt & ~(jnp.isfinite(lik) & (lik != 0)).any()
+    gain = jnp.where(node.known.table, log_z - at(h), at(log_p + lik) - at(log_q))
+    return state, jnp.where(own, 0, gain), at(log_q), node.layer.rows
+
+
+def _observe(layout: Layout, arrays: Arrays, k: int, node: _Node) -> tuple[jax.Array, ...]:
+    """As ``_draw``, where there is nothing to draw and the layer knows already."""
+    log_p = jnp.stack(log_p_of_block(layout, arrays, k, node.position, node.states))[:, 0]
+    state = jnp.broadcast_to(node.known.observed, node.high.shape)
+    gain = jnp.where(state == jnp.arange(len(log_p))[:, None], log_p, 0).sum(axis=0)
+    return state, gain, jnp.zeros_like(gain), jnp.zeros_like(node.layer.rows)
+
+
+def _outputs(before: jax.Array, out: jax.Array, bias: jax.Array) -> jax.Array:
+    """h_i(1), h_i(2), ..., ``[states, samples]``."""
+    precise = lax.Precision.HIGHEST
+    if len(out) > 1:
+        return jnp.dot(out, jax.nn.relu(before).T, precision=precise) + bias[:, None]
+    parts = [jax.nn.relu(before[:, at : at + LANES]) * out[0, at : at + LANES] for at in range(0, before.shape[1], LANES)]
+    return (jnp.dot(sum(parts[1:], parts[0]), jnp.ones(LANES), precision=precise) + bias[0])[None]
+
+
+def _grown(before: jax.Array, state: jax.Array, rows: jax.Array) -> jax.Array:
+    """a + W[i, x_i]."""
+    if len(rows) > FEW_STATES:
+        chosen = (state[:, None] == jnp.arange(len(rows))).astype(jnp.float32)
+        return before + jnp.dot(chosen, rows, precision=lax.Precision.HIGHEST)
+    added = jnp.broadcast_to(rows[0], before.shape)
+    for k in range(1, len(rows)):
+        added = jnp.where((state == k)[:, None], rows[k], added)
+    return before + added
+
+
+def _invert(q: jax.Array, high: jax.Array, low: jax.Array) -> jax.Array:
+    """The state whose share of [0, 1] holds the random number: how many k have u < q(x > k).
+
+    Small probabilities keep their digits at both ends; what has none is never drawn.
+    """
+    below, above = _fraction(high, low), _fraction(~high, ~low)  # u and 1 - u
+    tail = jnp.cumsum(q[::-1], axis=0)[::-1][1:]  # q(x > k)
+    head = jnp.cumsum(q, axis=0)[:-1]  # q(x <= k)
+    exceeds = jnp.where(tail <= 0.5, below < tail, above >= head)
+    return exceeds.sum(axis=0)
+
+
+def _fraction(high: jax.Array, low: jax.Array) -> jax.Array:
+    return (high.astype(jnp.float32) + low.astype(jnp.float32) * np.float32(2.0**-32)) * np.float32(2.0**-32)
+
+
+def _padded(layer: Layer) -> Layer:
+    """With units that are always 0 up to a multiple of ``LANES``."""
+    more = -layer.start.shape[0] % LANES
+    start, rows, out = (jnp.pad(a, [(0, 0)] * (a.ndim - 1) + [(0, more)]) for a in (layer.start, layer.rows, layer.out))
+    return Layer(start, rows, out, layer.bias)
+
+
+# --- where layers come from
+
+
+def student_layer(student: Student, features: jax.Array, messages: jax.Array | None, virtual: jax.Array) -> Layer:
+    """Of a student, from the trunk's ``features [width]`` and its message head, ``[nodes, K - 1]``, if there is one.
+
+    ``virtual``, bool [nodes], has the nodes with a virtual finding; see ``student.py``.
+    """
+    start = jnp.dot(features, student.evidence.weight, precision=lax.Precision.HIGHEST) + student.evidence.bias
+    more = 0 if messages is None else jnp.where(virtual[:, None], 0, messages)
+    return Layer(start, student.rows, student.out, student.bias + more)
+
+
+def trunk_layer(
+    trunk: Trunk, head: str, encoding: Encoding, ragged: Ragged, priors: jax.Array, prior_logits: jax.Array, known: jax.Array, values: Parts
+) -> Layer:
+    """Of a plain trunk with one hidden layer, from evidence as for ``encode`` with one row.
+
+    When a node becomes known its flag is set and its value replaces what stood in its slots.
+    """
+    made = trunk.architecture
+    assert not made.residual
+    assert len(made.hidden) == 1
+    nodes, slot = len(ragged.cards), ragged.slot
+    x = encode(encoding, known, values, ragged, priors)
+    weight, bias = trunk.layers[0].weight, trunk.layers[0].bias
+    start = jnp.dot(x[0], weight, precision=lax.Precision.HIGHEST) + bias
+    place = jnp.asarray(ragged.place)
+    value = jnp.pad(weight[nodes:], ((0, 1), (0, 0)))[slot]  # [nodes, K - 1, units]
+    now = jnp.pad(x[0, nodes:], (0, 1))[slot]
+    base = jnp.where(known[0, place][:, None], 0, weight[place]) - (now[..., None] * value).sum(axis=1)
+    rows = base[:, None] + jnp.pad(value, ((0, 0), (1, 0), (0, 0)))
+    at = made.heads.index(head) * ragged.slots
+    out = jnp.pad(trunk.head.weight[:, at : at + ragged.slots], ((0, 0), (0, 1))).T[slot]
+    shift = trunk.head.bias[at : at + ragged.slots] + (prior_logits if made.from_prior and head == "marginal" else 0)
+    return Layer(start, rows, out, jnp.pad(shift, (0, 1))[slot])
