@@ -10,8 +10,8 @@ What the arms that are not in the product do:
 
 transformer    one token for every node (flag and value, an embedding of its own), attention, a head of its own for every node
 edge           the same, attention only between neighbours in the moral graph
-belief         loopy belief propagation (a few rounds) beside the evidence as input, and the network as a residual on its beliefs
-bp             those beliefs alone, nothing is learnt
+propagation    the beliefs that the default starts from, nothing is learnt
+prior          the default without those beliefs: a residual on the prior
 muon           Muon in place of Adam
 """
 
@@ -20,10 +20,11 @@ from __future__ import annotations
 import argparse
 import ast
 import csv
+import itertools
 import sys
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import equinox as eqx
 import jax
@@ -37,14 +38,13 @@ from unimarg import trainer, training
 from unimarg.evaluation import errors, evidence_sets
 from unimarg.marginalizer import Marginalizer, prior_slots
 from unimarg.masking import UniformRate
-from unimarg.network import Network, NoisyMax
+from unimarg.network import Network
 from unimarg.presets import recipe
 from unimarg.ragged import Parts, Ragged
 from unimarg.triangulation import moral_graph
-from unimarg.trunk import Linear, Norm, Trunk
+from unimarg.trunk import Linear, Norm
 
 SETS, SEED = 60, 4242
-NEVER = -30.0  # log of a message that is as good as zero
 
 ARMS: dict[str, dict[str, Any]] = {
     "residual": {},
@@ -57,10 +57,10 @@ ARMS: dict[str, dict[str, Any]] = {
     "sample": {"labels": "sample"},
     "soft": {"labels": "soft"},
     "exact": {"labels": "exact"},
-    "transformer": {"trunk": "transformer"},
-    "edge": {"trunk": "edge"},
-    "belief": {"trunk": "belief"},
-    "bp": {"trunk": "bp"},
+    "transformer": {"trunk": "transformer", "rounds": 0, "heads": ("marginal",)},
+    "edge": {"trunk": "edge", "rounds": 0, "heads": ("marginal",)},
+    "propagation": {"trunk": "untrained"},
+    "prior": {"rounds": 0},
     "muon": {"optimizer": "muon", "learning_rate": 1e-2},
 }
 
@@ -100,189 +100,72 @@ class Transformer(eqx.Module):
             heads,
         )
 
-    def __call__(self, x: jax.Array, prior_logits: jax.Array, half: bool = False, key: Any = None) -> dict[str, jax.Array]:
+    def features(self, x: jax.Array, half: bool = False, key: Any = None) -> jax.Array:
+        """``[samples, nodes, width]``"""
         nodes, kind = len(self.ragged.cards), jnp.bfloat16 if half else jnp.float32
         flags, slots = self.ragged.nodes(x[:, :nodes]), self.ragged.split(x[:, nodes:])
         tokens = [
             jnp.einsum("bnk,nkd->bnd", jnp.concatenate([f[..., None], s], -1), w) for f, s, w in zip(flags, slots, self.enter, strict=True)
         ]
         h = jnp.concatenate(tokens, axis=1) + self.start
+        near = None if self.near is None else self.near[None, None] > 0.5
         for i, (qkv, out, up, down) in enumerate(self.layers):
             q, k, v = (a.reshape(*a.shape[:2], self.heads, -1).astype(kind) for a in jnp.split(qkv(self.norms[2 * i](h), half), 3, -1))
-            near = None if self.near is None else self.near[None, None] > 0.5
-            mixed = jax.nn.dot_product_attention(q, k, v, mask=near)
-            h = h + out(mixed.reshape(h.shape), half)
+            h = h + out(jax.nn.dot_product_attention(q, k, v, mask=near).reshape(h.shape), half)
             h = h + down(jax.nn.relu(up(self.norms[2 * i + 1](h), half)), half)
-        h = self.norms[-1](h)
-        parts = [jnp.einsum("bnd,ndk->bnk", g, w).reshape(len(x), -1) for g, w in zip(_groups(h, self.ragged), self.leave, strict=True)]
-        return {"marginal": prior_logits + jnp.concatenate(parts, axis=-1)}
+        return self.norms[-1](h)
+
+    def logits(self, h: jax.Array, start: jax.Array, half: bool = False) -> dict[str, jax.Array]:
+        parts = [jnp.einsum("bnd,ndk->bnk", g, w).reshape(len(h), -1) for g, w in zip(_groups(h, self.ragged), self.leave, strict=True)]
+        return {"marginal": start + jnp.concatenate(parts, axis=-1)}
+
+    def __call__(self, x: jax.Array, start: jax.Array, half: bool = False, key: Any = None) -> dict[str, jax.Array]:
+        return self.logits(self.features(x, half, key), start, half)
 
 
 def _groups(h: jax.Array, ragged: Ragged) -> Parts:
     edges = np.cumsum([0, *(n for _, n in ragged.groups)])
-    return [h[:, a:b] for a, b in zip(edges[:-1], edges[1:], strict=True)]
-
-
-# --- loopy belief propagation
-
-
-class Tables:
-    """Rounds of sum-product between the nodes and their tables; tables of the same shape at once."""
-
-    def __init__(self, net: Network, ragged: Ragged, rounds: int):
-        self.rounds, self.card, self.nodes = rounds, int(net.cards.max()), len(net)
-        shapes: dict[tuple[int, ...], list[int]] = {}
-        for i, pa in enumerate(net.parents):
-            shapes.setdefault(tuple(int(net.cards[v]) for v in (*pa, i)), []).append(i)
-        self.groups = []
-        for shape, members in shapes.items():
-            scopes = ragged.place[np.array([[*net.parents[i], i] for i in members])]  # [tables, axes]
-            self.groups.append((shape, scopes, np.stack([net.mechanisms[i].expand() for i in members]).astype(np.float32)))
-
-    def __call__(self, evidence: jax.Array) -> jax.Array:
-        """Log beliefs ``[nodes, card, samples]`` from log likelihoods of the same shape."""
-        said = [[jnp.zeros((len(s), k, evidence.shape[-1])) for k in shape] for shape, s, _ in self.groups]
-        for _ in range(self.rounds):
-            beliefs = self._beliefs(evidence, said)
-            said = [self._speak(beliefs, *group, old) for group, old in zip(self.groups, said, strict=True)]
-        return self._beliefs(evidence, said)
-
-    def _beliefs(self, evidence: jax.Array, said: list[list[jax.Array]]) -> jax.Array:
-        for (shape, scopes, _), messages in zip(self.groups, said, strict=True):
-            for axis, k in enumerate(shape):
-                evidence = evidence.at[scopes[:, axis], :k].add(messages[axis])
-        return evidence
-
-    def _speak(
-        self, beliefs: jax.Array, shape: tuple[int, ...], scopes: np.ndarray, table: np.ndarray, old: list[jax.Array]
-    ) -> list[jax.Array]:
-        heard = [jax.nn.softmax(beliefs[scopes[:, a], :k] - old[a], axis=1) for a, k in enumerate(shape)]
-        axes = "abcdefghijklmnopq"[: len(shape)]
-        out = []
-        for a in range(len(shape)):
-            others = [b for b in range(len(shape)) if b != a]
-            rule = f"z{axes}," + ",".join(f"z{axes[b]}s" for b in others) + f"->z{axes[a]}s"
-            if others:
-                message = jnp.einsum(rule, jnp.asarray(table), *(heard[b] for b in others), precision="highest")
-            else:
-                message = jnp.broadcast_to(jnp.asarray(table)[..., None], (*table.shape, beliefs.shape[-1]))
-            message = jnp.maximum(jnp.log(jnp.maximum(message, 1e-30)), NEVER)
-            out.append(message - message.max(axis=1, keepdims=True))
-        return out
-
-
-class NoisyOrs:
-    """The same for networks of binary noisy-ors, arc by arc: a product over the parents is a product of expectations."""
-
-    def __init__(self, net: Network, ragged: Ragged, rounds: int):
-        self.rounds, self.nodes = rounds, len(net)
-        arcs, log_off = [], np.zeros(len(net))
-        for i, (pa, m) in enumerate(zip(net.parents, net.mechanisms, strict=True)):
-            noisy = isinstance(m, NoisyMax)
-            assert noisy or not pa
-            log_off[i] = np.log(m.leak[0] if isinstance(m, NoisyMax) else m.expand()[0])
-            arcs += [(p, i, m.contributions[j][1, 1]) for j, p in enumerate(pa) if isinstance(m, NoisyMax)]
-        self.parent, self.child = (np.array([a[j] for a in arcs]) for j in (0, 1))
-        self.effect = np.array([a[2] for a in arcs], np.float32)[:, None]
-        self.log_off = log_off.astype(np.float32)[:, None]
-
-    def __call__(self, evidence: jax.Array) -> jax.Array:
-        given = evidence[:, 1] - evidence[:, 0]  # [nodes, samples]
-        up = jnp.zeros((len(self.parent), given.shape[-1]))
-        on = self.log_off  # log P(off | what is above), per node
-        for _ in range(self.rounds):
-            below = given.at[self.parent].add(up)
-            for _ in range(2):  # risks, then diseases
-                total = jnp.log(jnp.maximum(-jnp.expm1(on), 1e-12)) - on + below
-                p = jax.nn.sigmoid(jnp.clip(total[self.parent] - up, NEVER, -NEVER))
-                quiet = jnp.log1p(-jnp.minimum(self.effect * p, 1 - 1e-6))
-                on = jnp.broadcast_to(self.log_off, given.shape).at[self.child].add(quiet)
-            off = jnp.exp(on[self.child] - quiet)  # P(child off | this parent off)
-            ratio = jnp.exp(jnp.clip(below[self.child], NEVER, -NEVER))
-            with_it = off * (1 - self.effect)
-            up = jnp.log(with_it + ratio * (1 - with_it)) - jnp.log(off + ratio * (1 - off))
-        below = given.at[self.parent].add(up)
-        total = jnp.log(jnp.maximum(-jnp.expm1(on), 1e-12)) - on + below
-        return jnp.stack([jnp.zeros_like(total), total], axis=1)
-
-
-class Belief(eqx.Module):
-    """A trunk that is also given beliefs, and starts from them; ``inner`` None: the beliefs alone."""
-
-    inner: Trunk | None
-    propagate: Any = eqx.field(static=True)
-    ragged: Ragged = eqx.field(static=True)
-
-    def __call__(self, x: jax.Array, prior_logits: jax.Array, half: bool = False, key: Any = None) -> dict[str, jax.Array]:
-        nodes = len(self.ragged.cards)
-        evidence = []
-        card = max(self.ragged.cards)
-        for flag, slots in zip(self.ragged.nodes(x[:, :nodes]), self.ragged.split(x[:, nodes:]), strict=True):
-            values = jnp.concatenate([1 - slots.sum(-1, keepdims=True), slots], axis=-1)
-            log = jnp.where(flag[..., None] > 0, jnp.maximum(jnp.log(jnp.maximum(values, 1e-30)), NEVER), 0)
-            evidence.append(jnp.pad(log, ((0, 0), (0, 0), (0, card - log.shape[-1]))))
-        beliefs = self.propagate(jnp.moveaxis(jnp.concatenate(evidence, axis=1), 0, -1))  # [nodes, card, samples]
-        beliefs, at = jnp.moveaxis(beliefs, -1, 0), 0
-        logits = []
-        for k, n in self.ragged.groups:
-            part = beliefs[:, at : at + n, :k]
-            logits.append((part[..., 1:] - part[..., :1]).reshape(len(x), n * (k - 1)))
-            at += n
-        base = jax.lax.stop_gradient(jnp.clip(jnp.concatenate(logits, axis=-1), -20, 20))
-        if self.inner is None:
-            return {"marginal": base}
-        out = self.inner(jnp.concatenate([x, base / 4], axis=-1), prior_logits, half, key)
-        return out | {"marginal": out["marginal"] - prior_logits + base}
+    return [h[:, a:b] for a, b in itertools.pairwise(edges)]
 
 
 # --- training
 
 
-def make_trunk(kind: str, net: Network, plan: training.Plan, seed: int) -> Any:
-    ragged = plan.ragged
-    if kind in ("transformer", "edge"):
-        near = None
-        if kind == "edge":
-            graph = moral_graph([(*pa, i) for i, pa in enumerate(net.parents)])
-            near = np.eye(len(net), dtype=bool)
-            for v, others in graph.items():
-                near[ragged.place[v], ragged.place[list(others)]] = True
-        return Transformer.make(seed, ragged, near)
-    noisy = any(isinstance(m, NoisyMax) for m in net.mechanisms)
-    propagate = NoisyOrs(net, ragged, 3) if noisy else Tables(net, ragged, 4)
-    inputs = len(net) + 2 * ragged.slots
-    return Belief(Trunk.make(seed, plan.recipe.architecture, inputs, ragged.slots) if kind == "belief" else None, propagate, ragged)
+def make_transformer(net: Network, ragged: Ragged, seed: int, masked: bool) -> Transformer:
+    near = None
+    if masked:
+        near = np.eye(len(net), dtype=bool)
+        for v, others in moral_graph([(*pa, i) for i, pa in enumerate(net.parents)]).items():
+            near[ragged.place[v], ragged.place[list(others)]] = True
+    return Transformer.make(seed, ragged, near)
 
 
 def train_arm(net: Network, arm: str, seconds: float, seed: int, extra: dict[str, Any]) -> Marginalizer:
     """As ``unimarg.train``, for a time without compilation."""
-    options = ARMS[arm] | extra
+    options = {"student": 0} | ARMS[arm] | extra
     kind, optimizer, mask = options.pop("trunk", None), options.pop("optimizer", None), options.pop("mask", None)
-    if kind in ("transformer", "edge"):
-        options["heads"] = ("marginal",)
     made = recipe(net, "default", mask, **options)
-    plain = training.optimizer
+    run = trainer._Run(net, made, seed, trainer.Budget(seconds, None), time.perf_counter(), None, None)
+    adam = training.optimizer
     if optimizer == "muon":
         training.optimizer = lambda recipe: optax.chain(optax.clip_by_global_norm(1.0), optax.contrib.muon(1.0))
-    run = trainer._Run(net, made, seed, trainer.Budget(seconds, None), time.perf_counter(), None, None)
-    if kind == "bp":
-        return run._model(training.initial_state(run.plan, seed)._replace(trunk=make_trunk(kind, net, run.plan, seed), average=None), 0)
     state = training.initial_state(run.plan, seed)
-    if kind:
-        trunk = make_trunk(kind, net, run.plan, seed)
-        weights = eqx.filter(trunk, eqx.is_inexact_array)
-        state = training.State(state.step, trunk, trunk if made.average else None, training.optimizer(made).init(weights))
-    given = training.Given(run.compiled.arrays, trainer.key_from_seed(seed), *prior_slots(run.priors, run.ragged), jnp.int32(10**9))
+    if kind in ("transformer", "edge"):
+        trunk = make_transformer(net, run.ragged, seed, kind == "edge")
+        state = state._replace(trunk=training.Learner(trunk, trunk, training.optimizer(made).init(cast(Any, trunk))))
+    if kind == "untrained":
+        return run._model(state, 0)
+    given = training.Given(run.compiled.arrays, trainer.key_from_seed(seed), *prior_slots(run.priors, run.ragged), jnp.int32(0))
     begin = time.perf_counter()
-    jax.block_until_ready(training.run_steps(run.plan, given, state))
+    jax.block_until_ready(training.run_steps(run.plan, given, state))  # compiles, and takes no step
     compiling = time.perf_counter() - begin
     begin = time.perf_counter()
-    jax.block_until_ready(training.run_steps(run.plan, given, state))
+    jax.block_until_ready(training.run_steps(run.plan, given._replace(steps=jnp.int32(trainer.MAX_STEPS)), state))
     a_call = time.perf_counter() - begin
     steps = run.plan.steps_per_call * max(1, int(0.97 * seconds / a_call))
     run.start = time.perf_counter()
     state, _ = run._loop(given._replace(steps=jnp.int32(steps)), state, steps)
-    training.optimizer = plain
+    training.optimizer = adam
     print(
         f"{net.name} {arm}: compiled in {compiling:.0f} s, {1e3 * a_call / run.plan.steps_per_call:.3f} ms a step",
         file=sys.stderr,
@@ -293,7 +176,7 @@ def train_arm(net: Network, arm: str, seconds: float, seed: int, extra: dict[str
 
 def references(net: Network, name: str, path: str | None) -> dict[str, tuple[np.ndarray, np.ndarray]]:
     if path is None:
-        from one_shot import truth
+        from one_shot import truth  # pyright: ignore[reportAttributeAccessIssue]
 
         sets = {family: evidence_sets(net, family, SETS, SEED) for family in ("random", "leaves")}
         return {family: (evidence, truth(net, evidence)) for family, evidence in sets.items()}

@@ -58,7 +58,7 @@ def test_exact_on_polytrees(seed):
     likelihood = np.linspace(0.2, 0.9, int(net.cards[0]))
     found = beliefs(net, states, 2 * len(net), {0: likelihood})
     for row in range(ROWS):
-        evidence = {net.names[i]: int(k) for i, k in enumerate(states[row]) if k >= 0}
+        evidence: dict[str, object] = {net.names[i]: int(k) for i, k in enumerate(states[row]) if k >= 0}
         evidence[net.names[0]] = dict(zip(net.variables[0].states, likelihood.tolist(), strict=True))
         np.testing.assert_allclose(found[row], np.concatenate(um.exact(net, evidence).probabilities), atol=2e-5)
 

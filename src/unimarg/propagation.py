@@ -22,7 +22,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from unimarg.network import Floats, Ints, Network, NoisyMax
+from unimarg.layout import power_of_two
+from unimarg.network import Ints, Network, NoisyMax
 from unimarg.ragged import Parts, Ragged
 
 NEVER = -30.0  # the logarithm of what is impossible
@@ -61,8 +62,8 @@ class Noisy:
     child: Ints  # [arcs], among the noisy nodes
     heard: Ints  # [arcs]: number of the message to the parent
     own: Ints  # [nodes]: number of the message to the node itself
-    leak: Floats  # [nodes, card - 1]: log L
-    factors: Floats  # [arcs, card, card - 1]: F by the parent's state
+    leak: np.ndarray  # float32 [nodes, card - 1]: log L
+    factors: np.ndarray  # float32 [arcs, card, card - 1]: F by the parent's state
     sums: Sums
 
 
@@ -70,20 +71,27 @@ class Propagation:
     """Messages of a network's factors; ``rounds`` of them."""
 
     def __init__(self, net: Network, rounds: int):
-        self.ragged, self.rounds, self.card = Ragged(tuple(net.cards.tolist())), rounds, int(net.cards.max())
+        self.ragged, self.rounds, self.card = Ragged(tuple(net.cards.tolist())), rounds, power_of_two(int(net.cards.max()))
         targets: list[int] = []
         shapes: dict[tuple[int, ...], list[int]] = {}
         for i, m in enumerate(net.mechanisms):
             if not isinstance(m, NoisyMax):
-                shapes.setdefault((*m.parent_cards, m.card), []).append(i)
+                # few shapes are few operations, and soon compiled: cards are padded with impossible states, and axes sorted
+                shapes.setdefault(tuple(sorted(map(power_of_two, (*m.parent_cards, m.card)))), []).append(i)
         self.tables = []  # (number of the first message of each axis, tables [n, *shape])
         for shape, members in shapes.items():
-            scopes = self.ragged.place[np.array([[*net.parents[i], i] for i in members])]
+            tables = np.zeros((len(members), *shape), np.float32)
+            scopes = np.zeros((len(members), len(shape)), int)
+            for at, i in enumerate(members):
+                table, scope = net.mechanisms[i].expand(), np.array([*net.parents[i], i])
+                axes = np.argsort(table.shape, kind="stable")
+                tables[(at, *(slice(k) for k in np.take(table.shape, axes)))] = table.transpose(axes)
+                scopes[at] = self.ragged.place[scope[axes]]
             first = [len(targets) + a * len(members) for a in range(len(shape))]
             targets += scopes.T.ravel().tolist()
-            self.tables.append((first, np.stack([net.mechanisms[i].expand() for i in members]).astype(np.float32)))
+            self.tables.append((first, tables))
         self.noisy = self._noisy(net, targets)
-        self.targets = np.array(targets, np.int32)
+        self.targets = np.array(targets, np.int64)
         self.sums = Sums(self.targets, len(net))
         # what a row takes
         self.entries = float(sum(t.size for _, t in self.tables) + 8 * self.card * len(targets))
@@ -135,7 +143,7 @@ class Propagation:
     def _round(self, evidence: jax.Array, old: jax.Array) -> jax.Array:
         beliefs = evidence + self.sums(old)
         heard = lax.optimization_barrier(jax.nn.softmax(beliefs[self.targets] - old, axis=1))  # [messages, card, n]
-        new = [m for group in self.tables for m in _table_messages(*group, heard)]
+        new = [m for first, table in self.tables for m in _table_messages(first, table, heard)]
         if self.noisy is not None:
             new += _noisy_messages(self.noisy, heard)
         padded = [jnp.pad(m, ((0, 0), (0, self.card - m.shape[1]), (0, 0)), constant_values=1.0) for m in new]
