@@ -40,7 +40,7 @@ from unimarg.trunk import Trunk
 
 Bools: TypeAlias = NDArray[np.bool_]
 
-BLOCK, BLOCK_ACCELERATED = 64, 4096  # samples walked through the nodes together
+BLOCK, BLOCK_ACCELERATED = 128, 4096  # samples walked through the nodes together
 LANES = 128  # partial sums of a dot product: XLA vectorises these on a CPU, and not the product itself
 FEW_STATES = 4  # up to here rows are chosen by comparison, beyond by a product
 
