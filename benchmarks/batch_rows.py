@@ -1,15 +1,18 @@
 """All marginals for many rows, each with evidence of its own: rows a second, side by side in one run.
 
-    python benchmarks/batch_rows.py model.um
+    python benchmarks/batch_rows.py model.um [another.um ...] [--results folder]
 
-Ours: one pass of the trained model on all cores, with and without the proof of impossible states. pyAgrum:
-LazyPropagation, one process for each core. Also the mean absolute error of ours on the rows that pyAgrum did.
+Ours: one pass of the trained model on all cores, with and without the proof of impossible states, and the mean absolute
+error on the rows that pyAgrum did. pyAgrum: LazyPropagation, one process for each core. With several models of
+one network and ``--results`` the curve of accuracy against cost is written as CSV and PNG.
 """
 
+import argparse
+import csv
 import multiprocessing
 import os
-import sys
 import time
+from pathlib import Path
 
 import numpy as np
 
@@ -17,8 +20,9 @@ import unimarg as um
 from unimarg.evaluation import errors, evidence_sets
 from unimarg.formats.interop import import_quietly
 
-ROWS, SEED = 10_000, 99
+ROWS, SEED, REPEATS = 10_000, 99, 3
 THEIR_SECONDS = 20.0
+COLUMNS = ["network", "method", "hidden", "steps", "training_seconds", "rule_out", "rows_s", "times_pyagrum", "mae", "mean_max", "cores"]
 
 
 def peer(path: str, evidence: np.ndarray) -> tuple[int, float, np.ndarray]:
@@ -38,26 +42,82 @@ def peer(path: str, evidence: np.ndarray) -> tuple[int, float, np.ndarray]:
     return len(answers), time.perf_counter() - start, np.array(answers)
 
 
-def main() -> None:
-    path = sys.argv[1]
-    model = um.load_model(path)
-    net = model.net
-    evidence = evidence_sets(net, "random", ROWS, SEED)
+def peers(path: str, evidence: np.ndarray) -> tuple[float, np.ndarray, np.ndarray]:
+    """Rows a second of all processes together, the rows they did, and their marginals."""
     cores = len(os.sched_getaffinity(0))
     with multiprocessing.get_context("spawn").Pool(cores) as pool:
         results = pool.starmap(peer, [(path, part) for part in np.array_split(evidence, cores)])
-    theirs = sum(n / seconds for n, seconds, _ in results)
-    print(f"pyAgrum LazyPropagation, {cores} processes: {theirs:10.0f} rows/s ({sum(n for n, _, _ in results)} rows)")
-    for rule_out in (True, False):
-        model.marginals_of_states(evidence, rule_out)  # compiles
+    rows = [part[: len(answers)] for part, (_, _, answers) in zip(np.array_split(np.arange(ROWS), cores), results, strict=True)]
+    return sum(n / seconds for n, seconds, _ in results), np.concatenate(rows), np.concatenate([a for _, _, a in results])
+
+
+def ours(model: um.Marginalizer, evidence: np.ndarray, rule_out: bool) -> tuple[float, np.ndarray]:
+    """Rows a second, the best of a few times, and the marginals."""
+    answer = model.marginals_of_states(evidence, rule_out)  # compiles
+    taken = []
+    for _ in range(REPEATS):
         start = time.perf_counter()
-        answer = model.marginals_of_states(evidence, rule_out)
-        ours = ROWS / (time.perf_counter() - start)
-        print(f"unimarg um, rule_out={rule_out!s:5}:            {ours:10.0f} rows/s, {ours / theirs:.0f} times")
-    done = [part[: len(answers)] for part, (_, _, answers) in zip(np.array_split(np.arange(ROWS), cores), results, strict=True)]
-    rows = np.concatenate(done)
-    mean, largest = errors(answer[rows], np.concatenate([a for _, _, a in results]), evidence[rows], net)
-    print(f"error of ours on {len(rows)} rows: MAE {mean.mean():.5f}, mean max {largest.mean():.4f}, worst {largest.max():.3f}")
+        model.marginals_of_states(evidence, rule_out)
+        taken.append(time.perf_counter() - start)
+    return ROWS / min(taken), answer
+
+
+def draw(rows: list[list[object]], path: Path) -> None:
+    """Error against rows a second; exact inference, which has no error, as a vertical line."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(figsize=(6.4, 4.2), layout="constrained")
+    table = [dict(zip(COLUMNS, row, strict=True)) for row in rows]
+    for rule_out, marker in ((True, "o"), (False, "s")):
+        points = sorted((float(str(r["rows_s"])), float(str(r["mae"])), str(r["hidden"])) for r in table if r["rule_out"] == rule_out)
+        label = "one pass, with the proof of impossible states" if rule_out else "one pass"
+        axes.plot([p[0] for p in points], [p[1] for p in points], marker, label=label)
+        for x, y, hidden in points * (not rule_out):
+            axes.annotate(hidden, (x, y), textcoords="offset points", xytext=(6, 4), fontsize=8)
+    axes.axvline(float(str(table[0]["rows_s"])), color="grey", linestyle="--", label="pyAgrum LazyPropagation (exact)")
+    axes.set(xscale="log", xlabel=f"rows a second, {table[0]['cores']} cores", ylabel="mean absolute error", title=table[0]["network"])
+    axes.margins(0.15)
+    axes.set_ylim(bottom=0)
+    axes.legend(fontsize=8, loc="lower center")
+    axes.grid(alpha=0.3)
+    figure.savefig(path, dpi=120)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("models", nargs="+", help=".um files of one network")
+    parser.add_argument("--results", type=Path, help="a folder for batch_rows_NETWORK.csv and .png")
+    parser.add_argument("--name", help="of the network, where its file has none")
+    given = parser.parse_args()
+    models = [um.load_model(path) for path in given.models]
+    net = models[0].net
+    if any(m.net != net for m in models):
+        parser.error("the models answer for different networks")
+    cores, name = len(os.sched_getaffinity(0)), given.name or net.name
+    evidence = evidence_sets(net, "random", ROWS, SEED)
+    theirs, done, truth = peers(given.models[0], evidence)
+    print(f"pyAgrum LazyPropagation, {cores} processes: {theirs:10.0f} rows/s ({len(done)} rows)")
+    rows: list[list[object]] = [[name, "pyagrum", "", "", "", "", f"{theirs:.1f}", 1, 0, 0, cores]]
+    for model in models:
+        hidden = "x".join(map(str, model.recipe.architecture.hidden))
+        for rule_out in (True, False):
+            rate, answer = ours(model, evidence, rule_out)
+            mean, largest = (e.mean() for e in errors(answer[done], truth, evidence[done], net))
+            print(
+                f"unimarg um {hidden:>14}, rule_out={rule_out!s:5}: {rate:10.0f} rows/s, {rate / theirs:6.0f} times; "
+                f"MAE {mean:.5f}, mean max {largest:.4f}"
+            )
+            trained = [hidden, model.history["steps"], f"{model.history['seconds']:.0f}"]
+            rows.append([name, "um", *trained, rule_out, f"{rate:.0f}", f"{rate / theirs:.1f}", f"{mean:.6f}", f"{largest:.5f}", cores])
+    if given.results:
+        given.results.mkdir(parents=True, exist_ok=True)
+        path = given.results / f"batch_rows_{name}.csv"
+        with path.open("w", newline="") as f:
+            csv.writer(f).writerows([COLUMNS, *rows])
+        draw(rows, path.with_suffix(".png"))
 
 
 if __name__ == "__main__":

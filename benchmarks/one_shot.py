@@ -14,28 +14,12 @@ import sys
 from pathlib import Path
 
 import jax
-import jax.numpy as jnp
-import numpy as np
 
 import unimarg as um
-from unimarg.evaluation import errors, evidence_sets
-from unimarg.network import Network
-from unimarg.teacher import make_teacher
+from unimarg.evaluation import errors, evidence_sets, references
 
 SETS, SEED = 60, 4242
 COLUMNS = ["network", "preset", "budget", "options", "family", "mae", "mean_max", "worst", "steps", "seconds", "hardware", "jax", "seed"]
-
-
-def truth(net: Network, evidence: np.ndarray) -> np.ndarray:
-    """Exact marginals ``[sets, states]``."""
-    teacher = make_teacher(net, 1 << 24)
-    if teacher is None:
-        sys.exit(f"{net.name}: its cliques are too large for exact marginals")
-    likelihoods = [
-        jnp.asarray(np.where(evidence[:, i] >= 0, evidence[:, i] == np.arange(k)[:, None], True), jnp.float32)
-        for i, k in enumerate(net.cards)
-    ]
-    return np.concatenate([np.asarray(m) for m in jax.jit(teacher.marginals)(likelihoods)]).T
 
 
 def main() -> None:
@@ -53,7 +37,7 @@ def main() -> None:
     out.writerow(COLUMNS)
     for family in ("random", "leaves"):
         evidence = evidence_sets(net, family, SETS, SEED)
-        mean, largest = errors(model.marginals_of_states(evidence), truth(net, evidence), evidence, net)
+        mean, largest = errors(model.marginals_of_states(evidence), references(net, evidence), evidence, net)
         figures = [f"{x:.6f}" for x in (mean.mean(), largest.mean(), largest.max())]
         name = Path(given.network).name.split(".")[0]
         run = [model.history["steps"], f"{model.history['seconds']:.0f}", jax.devices()[0].device_kind, jax.__version__, given.seed]

@@ -11,7 +11,7 @@ from safetensors.numpy import load, save
 import unimarg as um
 from models import ASIA, CALL, random_model, same, train
 from networks import random_network
-from unimarg import Network, NoisyMax, Variable
+from unimarg import Network, NoisyMax, Variable, checkpoint
 from unimarg.checkpoint import _mask_from_json, _mask_to_json, save_model
 from unimarg.errors import FormatError
 from unimarg.formats import files
@@ -278,3 +278,17 @@ def test_a_finished_model_is_smaller_and_has_no_state(unfinished, tmp_path):
     assert not [name for name in load(path.read_bytes()) if name.startswith("state")]
     assert [name for name in load(unfinished) if name.startswith("state")]
     assert len(path.read_bytes()) < len(unfinished)
+
+
+def test_models_have_a_limit_of_their_own(data, tmp_path, monkeypatch):
+    """Larger than any network file may be; a limit there is, for reading and for writing."""
+    path = tmp_path / "model.um"
+    path.write_bytes(data)
+    monkeypatch.setattr(files, "MAX_BYTES", 10)
+    model = um.load_model(path)
+    monkeypatch.setattr(checkpoint, "MAX_BYTES", 100)
+    with pytest.raises(FormatError, match="the limit is 100"):
+        um.load_model(path)
+    with pytest.raises(FormatError, match=r"cannot be written: the model has .* the limit is 100"):
+        model.save(path)
+    assert path.read_bytes() == data

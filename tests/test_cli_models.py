@@ -79,9 +79,12 @@ def test_train_writes_a_model(capsys, tmp_path, monkeypatch):
         "xray",
         "--budget",
         "2 steps",
+        "--held-out",
+        "10",
     )
     code, out, _ = run(capsys, *arguments, "--json")
     facts = json.loads(out)
+    assert 0 < facts["held_out_error"] < 0.5
     assert (code, facts["steps"], facts["finished"], facts["file"]) == (0, 2, True, str(path))
     assert um.load_model(path).history["steps"] == 2
     code, _, err = run(capsys, *arguments, "--resume")
@@ -100,6 +103,7 @@ def test_train_writes_a_model(capsys, tmp_path, monkeypatch):
         (["train", "asia", "-o", "asia.um", "--preset", "papr"], "did you mean 'paper'"),
         (["train", "asia", "-o", "asia.um", "--observable", "dyspp"], "did you mean 'dysp'"),
         (["train", "asia", "-o", "asia.um", "--seed", "-1"], "seed"),
+        (["train", "asia", "-o", "asia.um", "--held-out", "-1"], "held-out evidence sets"),
         (["train", "asia", "-o", "none.um", "--resume", "--preset", "paper"], "none.um"),
         (["query", "asia", "--method", "um"], "unimarg train asia"),
         (["query", "none.um"], "cannot be read"),

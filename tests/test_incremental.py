@@ -28,13 +28,13 @@ WIDE = um.Network(  # more states than are chosen by comparison
 
 
 def layer_of(model, evidence: Evidence, head: str) -> Layer:
-    flags, parts = model._arrays([evidence])
-    known, values, priors = jnp.asarray(flags), [jnp.asarray(v) for v in parts], model._prior_slots
+    flags, parts = model.arrays([evidence])
+    known, values, priors = jnp.asarray(flags), [jnp.asarray(v) for v in parts], model.prior_slots
     if head != "student":
         return trunk_layer(model.trunk, head, model.recipe.encoding, model.ragged, *priors, known, values)
     x = encode(model.recipe.encoding, known, values, model.ragged, priors[0])
     features = model.trunk.features(x)
-    message = jnp.pad(model.trunk.logits(features, model._prior_slots[1])["message"][0], (0, 1))[model.ragged.slot]
+    message = jnp.pad(model.trunk.logits(features, model.prior_slots[1])["message"][0], (0, 1))[model.ragged.slot]
     virtual = np.isin(np.arange(len(model.net)), list(evidence.virtual))
     return student_layer(model.student, features[0], message, jnp.asarray(virtual))
 
@@ -57,10 +57,10 @@ def n_passes(model, evidence: Evidence, head: str, states: np.ndarray, table: np
         else:
             later = {j: v for j, v in evidence.virtual.items() if j >= i}
             shown = [Evidence(dict(evidence.hard) | {j: int(x[j]) for j in range(i)}, later) for x in states.T]
-            known, values = model._arrays(shown)
-            x = encode(model.recipe.encoding, jnp.asarray(known), [jnp.asarray(v) for v in values], ragged, model._prior_slots[0])
+            known, values = model.arrays(shown)
+            x = encode(model.recipe.encoding, jnp.asarray(known), [jnp.asarray(v) for v in values], ragged, model.prior_slots[0])
             group, j = ragged.member[i]
-            h = np.asarray(ragged.with_reference(model.trunk(x, model._prior_slots[1])[head])[group][:, j], np.float64)
+            h = np.asarray(ragged.with_reference(model.trunk(x, model.prior_slots[1])[head])[group][:, j], np.float64)
         likelihood = evidence.virtual.get(i, np.ones(k))
         q = np.exp(h) if tilt[i] else np.ones((1, k))
         parents = tuple(states[p] for p in net.parents[i])

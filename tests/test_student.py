@@ -22,9 +22,11 @@ from unimarg.training import (
     Plan,
     View,
     initial_state,
+    labelled,
     learn,
     loss,
     message_log_q,
+    shown,
     student_log_q,
     student_loss,
     through_channels,
@@ -146,7 +148,9 @@ def test_a_student_learns_what_messages_cannot():
     states = jnp.asarray(sample(net, 1 << 15, seed=99).T)
     states = states[:, (states[6:] > 0).any(axis=0)]
     observed = Fixed(tuple(range(6, 10))).draw(given.key, jnp.arange(states.shape[1], dtype=jnp.uint32), 10)
-    _, view = loss(model.trunk, plan, given, states, observed, jnp.arange(states.shape[1], dtype=jnp.uint32))
+    samples = jnp.arange(states.shape[1], dtype=jnp.uint32)
+    batch = labelled(plan, given, *shown(plan, given, states, observed, samples), None, states, samples)
+    _, view = loss(model.trunk, plan, given, batch)
     message = model.trunk.logits(view.features, given.prior_logits)["message"]
     by_message = jnp.moveaxis(message_log_q(plan, given, message, states)[0], 0, -1)
     by_student = student_log_q(model.student, plan, given, view, states)

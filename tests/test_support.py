@@ -3,6 +3,7 @@ import pytest
 
 import unimarg as um
 from networks import all_states, random_network
+from unimarg import support
 from unimarg.support import Support
 
 
@@ -39,3 +40,18 @@ def test_deterministic_or_by_hand():
     assert narrow(lung="yes")["either"] == [True, False]
     assert narrow(either="yes")["lung"] == [True, True]
     assert narrow(either="no", lung="yes")["tub"] == [False, False] or not any(narrow(either="no", lung="yes")["lung"])
+
+
+def test_many_rows_at_once_are_as_each_alone(monkeypatch):
+    """130 rows in pieces of 64: whole words, the rest of a word, and arrays in which nothing was ruled out."""
+    monkeypatch.setattr(support, "ROWS", 64)
+    net = random_network(3, nodes=9, max_parents=2, zeros=0.4)
+    x = um.sample(net, 130, seed=1)
+    evidence = np.where(np.random.default_rng(0).random(x.shape) < 0.3, x, -1)
+    allowed = [(evidence[:, [i]] == np.arange(k)) | (evidence[:, [i]] < 0) for i, k in enumerate(net.cards)]
+    together = Support(net).narrow(allowed)
+    assert any(t is not a for t, a in zip(together, allowed, strict=True))
+    assert all(t.any(axis=1).all() for t in together)
+    for row in range(130):
+        alone = Support(net).narrow([a[row : row + 1] for a in allowed])
+        assert all((t[row] == a[0]).all() for t, a in zip(together, alone, strict=True))

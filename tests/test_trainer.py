@@ -1,11 +1,12 @@
 """A run from outside: budgets, exact step counts, a clean stop, and going on to the same weights."""
 
+import jax
 import numpy as np
 import pytest
 
 import unimarg as um
 from models import ASIA, CALL, STEPS, same, train
-from unimarg import trainer
+from unimarg import trainer, training
 from unimarg.errors import FormatError, TrainingError, UsageError
 from unimarg.masking import Fixed
 from unimarg.trainer import estimate_priors, parse_budget
@@ -195,3 +196,36 @@ def test_estimated_priors():
     net = um.Network([um.Variable("a", ("x", "y"))], {}, {"a": [1.0, 0.0]})
     (floored,) = estimate_priors(net, 0)
     assert 0 < floored[1] < 1 / n  # never zero
+
+
+def test_held_out_errors_are_told_and_kept_and_change_nothing(whole, monkeypatch):
+    monkeypatch.setattr(trainer, "HELD_OUT_SECONDS", 0.0)
+    told = []
+    model = train(held_out=20, progress=told.append)
+    assert same(model.trunk, whole.trunk)
+    steps, found = zip(*model.history["held_out"], strict=True)
+    assert steps == (0, 8, 16, 19)
+    assert [p.held_out for p in told] == list(found[1:])
+    run = trainer.HeldOut(ASIA, 20, 1)
+    run.measure(model)
+    assert run.measured == [model.history["held_out"][-1]]
+    rows = ({ASIA.names[i]: int(k) for i, k in enumerate(row) if k >= 0} for row in run.evidence)
+    truth = np.stack([np.concatenate(um.exact(ASIA, e).probabilities) for e in rows])
+    np.testing.assert_allclose(run.truth, truth, atol=2e-6)
+    assert "held_out" not in whole.history
+
+
+@pytest.mark.parametrize("nonsense", [-1, 1.5, "many", 10**9])
+def test_held_out_of_nonsense(nonsense):
+    with pytest.raises(UsageError, match="held-out evidence sets"):
+        um.train(ASIA, held_out=nonsense)
+
+
+def test_a_shorter_last_call_is_the_same_program(whole):
+    """19 steps in calls of 8, and one call of 32 that stops after 19: the same weights to rounding."""
+    before = training.run_steps._cache_size()
+    again = train(seed=2)
+    assert training.run_steps._cache_size() == before
+    assert again.history["steps"] == STEPS
+    for a, b in zip(jax.tree.leaves(whole.trunk), jax.tree.leaves(train(calls=32).trunk), strict=True):
+        np.testing.assert_allclose(a, b, atol=1e-5)

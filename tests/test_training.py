@@ -19,7 +19,7 @@ from unimarg.marginalizer import prior_slots
 from unimarg.network import Network
 from unimarg.ragged import Ragged
 from unimarg.teacher import make_teacher
-from unimarg.training import Given, Plan, exact_labels, learning_rate, loss, message_log_q, through_channels
+from unimarg.training import Given, Plan, by_group, labelled, learning_rate, likelihoods, loss, message_log_q, shown, through_channels
 
 ROWS = 32
 
@@ -33,6 +33,11 @@ def setting(net: Network, **options):
     states = jnp.asarray(sample(net, ROWS, seed=1).T)
     observed = jnp.asarray(np.random.default_rng(0).random((len(net), ROWS)) < 0.4)
     return model, plan, given, states, observed, jnp.arange(ROWS, dtype=jnp.uint32)
+
+
+def value(trunk, plan, given, states, observed, samples) -> float:
+    """The loss of samples under a mask."""
+    return float(loss(trunk, plan, given, labelled(plan, given, *shown(plan, given, states, observed, samples), None, states, samples))[0])
 
 
 def log_softmax(logits: np.ndarray) -> np.ndarray:
@@ -51,13 +56,13 @@ def test_the_papers_loss_by_hand(encoding, everything):
     p = 1 / (1 + np.exp(-(h @ np.asarray(head.weight, np.float64) + head.bias)))  # a sigmoid for each node
     each = -np.where(x == 1, np.log(p), np.log(1 - p))
     expected = each.mean() if everything else each[~m].mean()
-    assert float(loss(model.trunk, plan, given, states, observed, samples)[0]) == pytest.approx(expected, rel=1e-5)
+    assert value(model.trunk, plan, given, states, observed, samples) == pytest.approx(expected, rel=1e-5)
 
 
 def test_dropout_in_the_loss_depends_on_the_samples_only():
     model, plan, given, states, observed, samples = setting(ASIA)
     assert model.recipe.architecture.dropout == 0.5
-    one, again, other = (float(loss(model.trunk, plan, given, states, observed, s)[0]) for s in (samples, samples, samples + ROWS))
+    one, again, other = (value(model.trunk, plan, given, states, observed, s) for s in (samples, samples, samples + ROWS))
     assert one == again
     assert one != other
 
@@ -83,7 +88,7 @@ def test_both_heads_share_the_loss_by_weight():
     net = random_network(11, 9)
     model, plan, given, states, observed, samples = setting(net, heads=("marginal", "message"), dropout=0, observed_loss=False)
     values = [
-        float(loss(model.trunk, replace(plan, recipe=replace(plan.recipe, message_weight=w)), given, states, observed, samples)[0])
+        value(model.trunk, replace(plan, recipe=replace(plan.recipe, message_weight=w)), given, states, observed, samples)
         for w in (0, 0.5, 2)
     ]
     assert np.isfinite(values).all()
@@ -98,7 +103,12 @@ def test_exact_labels_are_the_posteriors_in_the_layouts_order():
     known = np.random.default_rng(1).random(states.shape) < 0.4
     rows = one_hot(jnp.asarray(states[:, ragged.order]), ragged)
     teacher = make_teacher(net, 1 << 20)
-    labels = jax.jit(lambda known, rows: exact_labels(teacher, ragged, known, rows))(jnp.asarray(known[:, ragged.order]), rows)
+
+    @jax.jit
+    def exact_labels(known, rows):
+        return by_group(ragged, teacher.marginals(likelihoods(ragged, known, rows)))
+
+    labels = exact_labels(jnp.asarray(known[:, ragged.order]), rows)
     for r in range(4):
         post = um.exact(net, {net.names[i]: int(states[r, i]) for i in np.flatnonzero(known[r])})
         for i, p in enumerate(post.probabilities):

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from unimarg.checkpoint import load_model
     from unimarg.compiled import sample
     from unimarg.marginalizer import Marginalizer
+    from unimarg.query import infer
     from unimarg.trainer import train
 
 __all__ = [
@@ -55,6 +56,7 @@ __all__ = [
     "example",
     "from_pgmpy",
     "from_pyagrum",
+    "infer",
     "load",
     "load_model",
     "medical",
@@ -68,6 +70,7 @@ __all__ = [
 # what needs JAX, which takes more than a second to import, is imported when first used
 _LAZY = {
     "Marginalizer": "unimarg.marginalizer",
+    "infer": "unimarg.query",
     "load_model": "unimarg.checkpoint",
     "sample": "unimarg.compiled",
     "train": "unimarg.trainer",

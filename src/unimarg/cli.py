@@ -122,6 +122,7 @@ def _model_facts(model: Marginalizer) -> dict[str, Any]:
         "training_samples": history.get("samples"),
         "training_seconds": history.get("seconds"),
         "loss": history.get("loss"),
+        **({"held_out_error": history["held_out"][-1][1]} if history.get("held_out") else {}),
         "seed": history.get("seed"),
         "finished": history.get("steps") == history.get("planned_steps"),
     }
@@ -223,6 +224,9 @@ def train(
     observable: Annotated[
         list[str] | None, typer.Option("--observable", help="A variable that can be observed; any if not given. Repeatable.")
     ] = None,
+    held_out: Annotated[
+        int, typer.Option("--held-out", metavar="SETS", help="Evidence sets with exact answers on which progress shows the error.")
+    ] = 0,
     as_json: JsonOption = False,
 ) -> None:
     """Train a Universal Marginalizer. Ctrl-C saves and stops; --resume goes on.
@@ -240,7 +244,7 @@ def train(
     mask = masking.observable(net, observable) if observable else None
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # a polite kill is a Ctrl-C
     with terminal.training_bar() as progress:
-        model = train(net, preset, budget, seed, mask=mask, checkpoint=output, resume=resume, progress=progress)
+        model = train(net, preset, budget, seed, mask=mask, checkpoint=output, resume=resume, progress=progress, held_out=held_out)
     facts = _model_facts(model)
     if as_json:
         print(json.dumps({"file": str(output), **facts}, indent=2))

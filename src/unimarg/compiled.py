@@ -60,7 +60,7 @@ def _table_rows(block: TableBlocks, states: jax.Array) -> jax.Array:
     return index
 
 
-def _noisy_steps(block: NoisyBlocks, states: jax.Array) -> list[jax.Array]:
+def noisy_steps(block: NoisyBlocks, states: jax.Array) -> list[jax.Array]:
     """D_1 .. D_{card-1}, each ``[width, samples]``."""
     width, _, _, card_steps = block.steps.shape
     start = tuple(jnp.broadcast_to(block.leak[:, k, None], (width, states.shape[1])) for k in range(card_steps))
@@ -114,7 +114,7 @@ def _draw_noisy(kind: Kind, block: NoisyBlocks, states: jax.Array, high: jax.Arr
     below, above = _uniform(kind, high, low), _uniform(kind, ~high, ~low)  # u and 1 - u, each precise near 0
     state = jnp.zeros(high.shape, jnp.int32)
     log_cdf = jnp.zeros(high.shape, jnp.float32)
-    for step in reversed(_noisy_steps(block, states)):
+    for step in reversed(noisy_steps(block, states)):
         log_cdf = log_cdf + step
         exceeds = jnp.where(log_cdf > -0.5, below < -jnp.expm1(log_cdf), above >= jnp.exp(log_cdf))
         state = state + exceeds
@@ -126,8 +126,8 @@ def _log_p_table(kind: Kind, tables: Tables, block: TableBlocks, states: jax.Arr
     return [tables.log_p.at[base + k].get(mode="promise_in_bounds") for k in range(kind.card)]
 
 
-def _log_p_noisy(block: NoisyBlocks, states: jax.Array) -> list[jax.Array]:
-    steps = _noisy_steps(block, states)
+def log_p_noisy(block: NoisyBlocks, states: jax.Array) -> list[jax.Array]:
+    steps = noisy_steps(block, states)
     log_cdf = jnp.zeros_like(steps[0])
     log_p: list[jax.Array] = []
     for step in reversed(steps):
@@ -183,7 +183,7 @@ def log_p_of_block(layout: Layout, arrays: Arrays, k: int, position: jax.Array, 
     """log P(x_i = state | parents) of a block of kind ``k``, one ``[width, samples]`` for each state, from rows of states."""
     kind, block = layout.kinds[k], _at(arrays.blocks[k], position)
     if kind.noisy:
-        return _log_p_noisy(block, rows)
+        return log_p_noisy(block, rows)
     return _log_p_table(kind, arrays.tables[layout.table_index[k]], block, rows)
 
 

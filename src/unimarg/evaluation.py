@@ -1,4 +1,4 @@
-"""Evidence sets and errors: how answers are judged.
+"""Evidence sets, their exact answers, and errors: how answers are judged.
 
 Every set is taken from a forward sample, so that it is possible:
 
@@ -10,17 +10,22 @@ Every set is taken from a forward sample, so that it is possible:
 
 from __future__ import annotations
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 
-from unimarg.compiled import sample
+from unimarg.compiled import sample, sample_chunks
 from unimarg.errors import UsageError, closest, whole_number
 from unimarg.masking import leaves
 from unimarg.network import Ints, Network
+from unimarg.teacher import make_teacher
 
 FAMILIES = ("random", "uniform", "leaves", "clinical")
 RATE = 0.2
 LEAVES = 8
 POOL = 64  # samples among which the rarest states are sought
+CLIQUES, CLIQUES_ACCELERATED = 1 << 14, 1 << 24  # entries up to which many sets are computed together
+TOGETHER = 1 << 26  # entries times sets
 
 
 def evidence_sets(net: Network, family: str, count: int, seed: int) -> Ints:
@@ -40,18 +45,19 @@ def evidence_sets(net: Network, family: str, count: int, seed: int) -> Ints:
 
 def _rare_leaves(net: Network, count: int, seed: int, rng: np.random.Generator) -> Ints:
     """In each set 8 leaves; of a pool of samples the one whose states of these leaves are rarest."""
-    pool = sample(net, POOL * count, seed=seed + 1).astype(np.int64)
     ends = np.array(leaves(net))
-    rarity = np.zeros(pool.shape)
-    for i in ends:
-        frequency = np.bincount(pool[:, i], minlength=int(net.cards[i])) / len(pool)
-        rarity[:, i] = -np.log(np.maximum(frequency, 0.5 / len(pool)))[pool[:, i]]
+    # the leaves alone are kept, as small integers
+    pool = np.concatenate([piece[:, ends] for piece in sample_chunks(net, POOL * count, seed=seed + 1)])
+    rarity = []
+    for states, card in zip(pool.T, net.cards[ends], strict=True):
+        frequency = np.bincount(states, minlength=int(card)) / len(pool)
+        rarity.append(-np.log(np.maximum(frequency, 0.5 / len(pool))))
     out = np.full((count, len(net)), -1)
     for row in range(count):
-        chosen = rng.choice(ends, size=min(LEAVES, len(ends)), replace=False)
-        part = slice(row * POOL, (row + 1) * POOL)
-        rarest = part.start + int(np.argmax(rarity[part][:, chosen].sum(axis=1)))
-        out[row, chosen] = pool[rarest, chosen]
+        chosen = rng.choice(len(ends), size=min(LEAVES, len(ends)), replace=False)
+        part = pool[row * POOL : (row + 1) * POOL]
+        rarest = part[np.argmax(sum(rarity[j][part[:, j]] for j in chosen))]
+        out[row, ends[chosen]] = rarest[chosen]
     return out
 
 
@@ -64,6 +70,24 @@ def _clinical(net: Network, states: Ints, rng: np.random.Generator) -> Ints:
         chosen = rng.permutation(group)[: rng.integers(least, most + 1)]
         out[chosen] = states[chosen]
     return out
+
+
+def references(net: Network, evidence: Ints) -> np.ndarray:
+    """Exact marginals ``[sets, states]``: all sets at once where the cliques are small, else one by one."""
+    teacher = make_teacher(net, CLIQUES if jax.default_backend() == "cpu" else CLIQUES_ACCELERATED)
+    if teacher is None:
+        from unimarg.exact import exact
+
+        given = ({net.names[i]: int(k) for i, k in enumerate(row) if k >= 0} for row in evidence)
+        return np.stack([np.concatenate(exact(net, e).probabilities) for e in given])
+    marginals = jax.jit(teacher.marginals)
+    size = min(len(evidence), max(1, int(TOGETHER / teacher.entries)))
+    pieces = []
+    for first in range(0, len(evidence), size):
+        part = np.resize(evidence[first : first + size], (size, len(net)))  # the last one filled up: one program for all
+        likelihoods = [jnp.asarray((part[:, i] == np.arange(k)[:, None]) | (part[:, i] < 0), jnp.float32) for i, k in enumerate(net.cards)]
+        pieces.append(np.concatenate([np.asarray(m) for m in marginals(likelihoods)]).T)
+    return np.concatenate(pieces)[: len(evidence)]
 
 
 def errors(estimate: np.ndarray, truth: np.ndarray, evidence: Ints, net: Network) -> tuple[np.ndarray, np.ndarray]:

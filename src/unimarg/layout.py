@@ -118,7 +118,7 @@ def compile_network(net: Network, width: int | None = None) -> CompiledNetwork:
     blocks = []
     for k in kinds:
         members = [nodes for kind, nodes in packed if kind == k]
-        blocks.append(_noisy_blocks(net, k, members, row, width) if k.noisy else _table_blocks(net, k, members, row, offset, width))
+        blocks.append(noisy_blocks(net, k, members, row, width) if k.noisy else _table_blocks(net, k, members, row, offset, width))
     layout = Layout(
         kinds=kinds,
         table_index=tuple(-1 if k.noisy else table_keys.index((k.card, k.fine)) for k in kinds),
@@ -198,13 +198,13 @@ def _tables(net: Network, kinds: list[Kind], card: int, fine: bool, offset: dict
             offset[i] = at
             at += len(flat)
     p = np.concatenate(parts)
-    high, low = _tail_words(p)
+    high, low = tail_words(p)
     with np.errstate(divide="ignore"):
         log_p = np.log(p).astype(np.float32)
     return Tables(jnp.asarray(high.ravel()), jnp.asarray(low.ravel()[: low.size * fine]), jnp.asarray(log_p.ravel()))
 
 
-def _tail_words(p: Floats) -> tuple[np.ndarray, np.ndarray]:
+def tail_words(p: Floats) -> tuple[np.ndarray, np.ndarray]:
     """2^64 P(X > k) as two words, for k = 0 .. card-2; certain is all ones, which no masked word reaches."""
     head = np.cumsum(p, axis=1)[:, :-1]
     tail = np.cumsum(p[:, :0:-1], axis=1)[:, ::-1]
@@ -239,7 +239,7 @@ def _cdf_steps(log_cdf: Floats, card: int) -> Floats:
     return np.pad(steps, pad)
 
 
-def _noisy_blocks(net: Network, kind: Kind, blocks: list[list[int]], row: np.ndarray, width: int) -> NoisyBlocks:
+def noisy_blocks(net: Network, kind: Kind, blocks: list[list[int]], row: np.ndarray, width: int) -> NoisyBlocks:
     turns = [-(-max(len(net.parents[i]) for i in nodes) // TURN) for nodes in blocks]
     most = TURN * max(*turns, 1)  # a noisy-max may have no parents
     parents = np.zeros((len(blocks), width, most))

@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from unimarg.encoding import encode, one_hot
-from unimarg.errors import EvidenceError, ImpossibleEvidenceError, UsageError, closest
+from unimarg.errors import EvidenceError, ImpossibleEvidenceError, UsageError
 from unimarg.evidence import Evidence, parse_evidence
 from unimarg.network import Floats, Network
 from unimarg.posterior import Posterior
@@ -31,7 +31,6 @@ from unimarg.trunk import Trunk
 if TYPE_CHECKING:
     import pandas as pd
 
-METHODS = ("um", "exact")
 TINY = 1e-30  # so that a row whose possible states all underflowed can still be scaled
 BATCHES = (1, 64, 4096)  # rows of a compiled forward pass; a batch is padded to one of these
 
@@ -52,7 +51,7 @@ class Marginalizer:
         return Ragged(tuple(self.net.cards.tolist()))
 
     @cached_property
-    def _prior_slots(self) -> tuple[jax.Array, jax.Array]:
+    def prior_slots(self) -> tuple[jax.Array, jax.Array]:
         return prior_slots(self.priors, self.ragged)
 
     def __repr__(self) -> str:
@@ -66,18 +65,31 @@ class Marginalizer:
         save_model(self, path)
 
     def query(
-        self, evidence: Mapping[str, object] | None = None, targets: Sequence[str] | None = None, method: str = "um", **options: Any
-    ) -> Posterior:
+        self,
+        evidence: Mapping[str, object] | Iterable[Mapping[str, object]] | None = None,
+        targets: Sequence[str] | None = None,
+        method: str = "auto",
+        **options: Any,
+    ) -> Any:
         """Posterior marginals of the targets (all variables if None).
 
-        ``um`` is one forward pass: fast, approximate, without an error of its own. ``exact`` is ``unimarg.exact``.
+        ``um`` is one forward pass: fast, approximate, without an error of its own. The other methods have one: auto, exact, prior,
+        independent, hybrid, message, lookahead, adaptive, sequential. ``options``: ``samples``, ``target_error`` (the largest
+        standard error over the targets; None: draw all samples), ``seconds``, ``beta`` (of hybrid), ``structure``, ``seed``. For a list of
+        evidence sets there is a list of answers.
         """
-        if method == "exact":
-            from unimarg.exact import exact
+        from unimarg.query import answer
 
-            return exact(self.net, evidence, targets, **options)
-        if method != "um":
-            raise UsageError(f"there is no method {method!r}; {closest(method, METHODS)}")
+        return answer(self.net, self, evidence, targets, method, **options)
+
+    @property
+    def sequential(self) -> bool:
+        """Whether there is a network of one hidden layer, which sequential importance sampling needs."""
+        plain = not self.recipe.architecture.residual and len(self.recipe.architecture.hidden) == 1
+        return plain or self.student is not None
+
+    def one_shot(self, evidence: Mapping[str, object] | None, targets: Sequence[str] | None) -> Posterior:
+        """``query`` by one forward pass."""
         start = time.perf_counter()
         nodes = range(len(self.net)) if targets is None else [self.net.find(name) for name in targets]
         row = self.marginals([parse_evidence(self.net, evidence)])[0]
@@ -100,7 +112,17 @@ class Marginalizer:
 
     def marginals(self, evidence: Sequence[Evidence]) -> Floats:
         """``[rows, states]``: the states of all nodes side by side, one row for each evidence."""
-        return self._marginals(*self._arrays(evidence))
+        return self._marginals(*self.arrays(evidence))
+
+    def messages(self, evidence: Evidence) -> Floats:
+        """lambda_i(k), ``[nodes, card]``, 0 for the first states."""
+        if "message" not in self.recipe.architecture.heads:
+            raise UsageError("the model has no message head; train with heads=('marginal', 'message')")
+        parts = self._forward(*self.arrays([evidence]), output="message")
+        out = np.zeros((len(self.net), int(self.net.cards.max())))
+        for i, (group, j) in enumerate(self.ragged.member):
+            out[i, : self.net.cards[i]] = parts[group][0, j]
+        return out
 
     def predict_proba(self, frame: pd.DataFrame, rule_out: bool = True) -> pd.DataFrame:
         """Marginals for every row of a table; an empty cell is unobserved, so every row has its own evidence.
@@ -127,14 +149,18 @@ class Marginalizer:
         ordered = jnp.asarray(states[:, self.ragged.order])
         return self._marginals(np.asarray(ordered >= 0), [np.asarray(part) for part in one_hot(ordered, self.ragged)], rule_out)
 
+    def features(self, evidence: Evidence) -> np.ndarray:
+        """The trunk's last hidden layer, ``[width]``."""
+        return self._forward(*self.arrays([evidence]), output="features")[0][0]
+
     def embed(self, evidence: Mapping[str, object] | Iterable[Mapping[str, object]] | None) -> np.ndarray:
         """The trunk's last hidden layer, ``[width]`` or ``[rows, width]``: features for learning downstream."""
         single = evidence is None or isinstance(evidence, Mapping)
         rows: list[Any] = [evidence] if single else list(evidence)  # pyright: ignore[reportArgumentType]
-        (out,) = self._forward(*self._arrays([parse_evidence(self.net, e) for e in rows]), features=True)
+        (out,) = self._forward(*self.arrays([parse_evidence(self.net, e) for e in rows]), output="features")
         return out[0] if single else out
 
-    def _arrays(self, evidence: Sequence[Evidence]) -> tuple[np.ndarray, list[np.ndarray]]:
+    def arrays(self, evidence: Sequence[Evidence]) -> tuple[np.ndarray, list[np.ndarray]]:
         """Flags ``[rows, nodes]`` and values ``[rows, nodes, K]`` for each group, in the order of ``ragged``."""
         known = np.zeros((len(evidence), len(self.net)), dtype=bool)
         values = [np.zeros((len(evidence), n, k), dtype=np.float32) for k, n in self.ragged.groups]
@@ -146,7 +172,7 @@ class Marginalizer:
         return known, values
 
     def _marginals(self, known: np.ndarray, values: list[np.ndarray], rule_out: bool = True) -> np.ndarray:
-        parts = self._forward(known, values, features=False)
+        parts = self._forward(known, values)
         if rule_out and self._support.tables:
             self._zero_impossible(parts, known, values)
         return np.concatenate([p.reshape(len(p), math.prod(p.shape[1:])) for p in parts], axis=1)[:, self.ragged.states_order]
@@ -160,16 +186,17 @@ class Marginalizer:
         member, place = self.ragged.member, self.ragged.place
         allowed = [(values[g][:, j] > 0) | ~known[:, [place[i]]] for i, (g, j) in enumerate(member)]
         for i, possible in enumerate(self._support.narrow(allowed)):
+            if possible is allowed[i]:
+                continue  # the network's own answer has the zeros of the evidence
             group, j = member[i]
             if not possible.any(axis=1).all():
                 raise ImpossibleEvidenceError(f"the evidence is impossible: it leaves no state for {self.net.names[i]!r}")
-            if not possible.all():
-                kept = np.where(possible, np.maximum(parts[group][:, j], TINY), 0)
-                parts[group][:, j] = kept / kept.sum(axis=1, keepdims=True)
+            kept = np.where(possible, np.maximum(parts[group][:, j], TINY), 0)
+            parts[group][:, j] = kept / kept.sum(axis=1, keepdims=True)
 
-    def _forward(self, known: np.ndarray, values: list[np.ndarray], features: bool) -> list[np.ndarray]:
+    def _forward(self, known: np.ndarray, values: list[np.ndarray], output: str = "marginal") -> list[np.ndarray]:
         """The network's answer for any number of rows, by batches of few sizes so that little is compiled."""
-        given = (self.ragged, self.recipe.encoding, features, self.trunk, *self._prior_slots)
+        given = (self.ragged, self.recipe.encoding, output, self.trunk, *self.prior_slots)
         pieces: list[list[np.ndarray]] = []
         for first in range(0, max(len(known), 1), BATCHES[-1]):
             part = slice(first, first + BATCHES[-1])
@@ -180,12 +207,14 @@ class Marginalizer:
         return [np.concatenate(same) for same in zip(*pieces, strict=True)]  # also makes them writable
 
 
-@partial(jax.jit, static_argnames=("ragged", "encoding", "features"))
-def _answer(ragged: Ragged, encoding: Any, features: bool, trunk: Trunk, priors: Any, prior_logits: Any, known: Any, values: Any) -> Parts:
-    """Marginals ``[rows, nodes, K]`` for each group, or the trunk's last layer."""
+@partial(jax.jit, static_argnames=("ragged", "encoding", "output"))
+def _answer(ragged: Ragged, encoding: Any, output: str, trunk: Trunk, priors: Any, prior_logits: Any, known: Any, values: Any) -> Parts:
+    """Marginals or messages ``[rows, nodes, K]`` for each group, or the trunk's last layer."""
     x = encode(encoding, known, values, ragged, priors)
-    if features:
+    if output == "features":
         return [trunk.features(x)]
+    if output == "message":
+        return ragged.with_reference(trunk(x, prior_logits)["message"])
     out = []
     for logits, value, flag in zip(ragged.with_reference(trunk(x, prior_logits)["marginal"]), values, ragged.nodes(known), strict=True):
         # what a finding or a likelihood rules out is exactly 0, so that what is certain is exactly 1

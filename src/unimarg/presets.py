@@ -106,7 +106,7 @@ def _mixed(net: Network) -> Mask:
 
 def _small(net: Network) -> Recipe:
     architecture = Architecture((256,) * 2, residual=True, heads=("marginal",), from_prior=True)
-    return replace(_default(net), preset="small", architecture=architecture, batch=256, learning_rate=2e-3, student=0)
+    return replace(_default(net), preset="small", architecture=architecture, batch=256, learning_rate=3e-3, student=0)
 
 
 def _default(net: Network) -> Recipe:

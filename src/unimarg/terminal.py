@@ -74,6 +74,7 @@ def training_bar() -> Iterator[Callable[[Progress], None]]:
         def tell(now: Progress) -> None:
             nonlocal last
             text = f"step {now.step:,} of {now.steps:,}, loss {now.loss:.4f}, {now.samples_per_second:,.0f} samples/s"
+            text += "" if now.held_out is None else f", held-out error {now.held_out:.5f}"
             bar.update(task, completed=now.step, total=now.steps, description=text)
             if quiet and now.seconds - last > 30:
                 last = now.seconds

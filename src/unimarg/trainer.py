@@ -11,7 +11,6 @@ import math
 import re
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from os import PathLike
 from typing import Any, NamedTuple
 
@@ -23,6 +22,7 @@ from unimarg.checkpoint import check_writable, load_state, save_model
 from unimarg.compiled import sample_chunks
 from unimarg.counter import key_from_seed
 from unimarg.errors import TrainingError, UsageError, whole_number
+from unimarg.evaluation import errors, evidence_sets, references
 from unimarg.layout import compile_network, power_of_two
 from unimarg.marginalizer import Marginalizer, prior_slots
 from unimarg.masking import Mask
@@ -37,6 +37,8 @@ MAX_STEPS = 2**31 - 1
 PRIOR_SAMPLES = 1 << 20
 CHECKPOINT_SECONDS = 60.0
 TEACHER_ENTRIES, TEACHER_ENTRIES_ACCELERATED = 1 << 14, 1 << 20  # exact labels cost about as much as the network then
+HELD_OUT_SECONDS = 5.0
+CALL_BYTES, CALL_BYTES_ACCELERATED = 1 << 28, 1 << 31  # of a call's evidence and labels
 CALL_SECONDS = 0.5  # what a call should take: short enough for progress and Ctrl-C
 
 
@@ -48,6 +50,7 @@ class Progress(NamedTuple):
     loss: float  # mean over the call
     samples_per_second: float
     seconds: float  # since the start of this run
+    held_out: float | None = None  # mean absolute error on the held-out evidence sets, when it was last measured
 
 
 class Budget(NamedTuple):
@@ -82,6 +85,7 @@ def train(
     checkpoint: str | PathLike[str] | None = None,
     resume: bool = False,
     progress: Callable[[Progress], None] | None = None,
+    held_out: int = 0,
     **options: Any,
 ) -> Marginalizer:
     """Train a Universal Marginalizer for a network.
@@ -90,17 +94,20 @@ def train(
     ``unimarg.masking``; ``options`` change the preset: ``hidden=(512, 512)``, ``batch=256``, ``encoding="prior"``,
     ``student=0`` (no student for sequential importance sampling).
     With ``checkpoint`` the run is saved in that file every minute and at the end; ``resume`` goes on with an
-    unfinished one. Ctrl-C ends a run early: what there is, is saved and returned.
+    unfinished one. Ctrl-C ends a run early: what there is, is saved and returned. ``held_out`` evidence sets with
+    exact answers, of the family ``random``, are judged every few seconds: the mean absolute error goes to ``progress`` and, as
+    (step, error), into the model's history. The weights do not depend on it.
     """
     start = time.perf_counter()
     limits = parse_budget(budget)
     made = recipe(net, preset, mask, **options)
     seed = whole_number(seed, "a seed", 0, 2**64 - 1)
+    held_out = whole_number(held_out, "the number of held-out evidence sets", 0, 10**5)
     if resume and checkpoint is None:
         raise UsageError("resume needs a checkpoint to go on from")
     if checkpoint is not None:
         check_writable(checkpoint)
-    return _Run(net, made, seed, limits, start, checkpoint, progress).go(resume)
+    return _Run(net, made, seed, limits, start, checkpoint, progress, held_out).go(resume)
 
 
 class _Run:
@@ -115,6 +122,7 @@ class _Run:
         start: float,
         path: str | PathLike[str] | None,
         progress: Callable[[Progress], None] | None,
+        held_out: int = 0,
     ):
         self.net, self.recipe, self.seed, self.limits = net, made, seed, limits
         self.start, self.path, self.progress = start, path, progress
@@ -125,6 +133,7 @@ class _Run:
         self.plan = Plan(self.compiled.layout, self.ragged, made, self._steps_per_call(half, teacher), half, teacher)
         self.priors = estimate_priors(net, seed)
         self.loss: float | None = None
+        self.held_out = HeldOut(net, held_out, seed) if held_out else None
 
     def _steps_per_call(self, accelerated: bool, teacher: Teacher | None) -> int:
         """A power of two that keeps a call short and its samples in memory, by the work of a step."""
@@ -136,7 +145,8 @@ class _Run:
         work = (6 * weights + 100 * (teacher.entries if teacher else 0)) * self.recipe.batch
         work += 100 * len(self.net) * self.ragged.largest * self.recipe.student * batch_rows(self.recipe.batch)
         seconds = work / (2e14 if accelerated else 5e10)
-        most = min(CALL_SECONDS / seconds, self.compiled.chunk / self.recipe.batch, self.limits.steps or math.inf)
+        fits = (CALL_BYTES_ACCELERATED if accelerated else CALL_BYTES) / (20 * int(self.net.cards.sum()))  # samples: five arrays of floats
+        most = min(CALL_SECONDS / seconds, min(self.compiled.chunk, fits) / self.recipe.batch, self.limits.steps or math.inf)
         return 1 << max(0, math.floor(math.log2(max(most, 1))))
 
     def _teacher(self, accelerated: bool) -> Teacher | None:
@@ -158,6 +168,7 @@ class _Run:
             state, steps = load_state(self.path, self._model(state, 0), state)
         else:
             steps = self.limits.steps or self._calibrate(given, state)
+        self._judge(state)
         state, finished = self._loop(given._replace(steps=jnp.int32(steps)), state, steps)
         model = self._model(state, steps)
         if self.path:
@@ -165,9 +176,10 @@ class _Run:
         return model
 
     def _calibrate(self, given: Given, state: State) -> int:
-        """How many steps fit into the time that is left: by the second call of the compiled program."""
+        """How many steps fit into the time that is left: by a call of the program, once it is compiled."""
         assert self.limits.seconds is not None
-        jax.block_until_ready(run_steps(self.plan, given, state))
+        jax.block_until_ready(run_steps(self.plan, given, state))  # compiles, and takes no step of a run of none
+        given = given._replace(steps=jnp.int32(MAX_STEPS))
         begin = time.perf_counter()
         jax.block_until_ready(run_steps(self.plan, given, state))
         a_call = time.perf_counter() - begin
@@ -176,28 +188,34 @@ class _Run:
 
     def _loop(self, given: Given, state: State, steps: int) -> tuple[State, bool]:
         """The state at the end, and whether that was the planned one."""
-        begin = saved = time.perf_counter()
+        begin = saved = judged = time.perf_counter()
         first = int(state.step)
         good = state  # where the loss is known to be a number
         try:
             while int(state.step) < steps:
-                left = steps - int(state.step)
-                plan = self.plan if left >= self.plan.steps_per_call else replace(self.plan, steps_per_call=left)
-                after, losses = run_steps(plan, given, state)
-                loss = float(losses.mean())
+                after, losses = run_steps(self.plan, given, state)
+                loss = float(losses[: int(after.step - state.step)].mean())
                 if not math.isfinite(loss):
                     # the state the call began with is good only if its own loss, the call's first, is a number
                     raise self._diverged(state if math.isfinite(float(losses[0])) else good, steps)
                 good, state, self.loss, now = state, after, loss, time.perf_counter()
+                if now - judged > HELD_OUT_SECONDS or int(state.step) >= steps:
+                    self._judge(state)
+                    judged = time.perf_counter()
                 if self.progress:
                     rate = (int(state.step) - first) * self.recipe.batch / (now - begin)
-                    self.progress(Progress(int(state.step), steps, loss, rate, now - self.start))
+                    held_out = self.held_out.measured[-1][1] if self.held_out else None
+                    self.progress(Progress(int(state.step), steps, loss, rate, now - self.start, held_out))
                 if self.path and now - saved > CHECKPOINT_SECONDS:
                     save_model(self._model(state, steps), self.path, state)
                     saved = now
         except KeyboardInterrupt:
             return state, False
         return state, True
+
+    def _judge(self, state: State) -> None:
+        if self.held_out:
+            self.held_out.measure(self._model(state, 0))
 
     def _diverged(self, state: State, steps: int) -> TrainingError:
         model = self._model(state, steps)
@@ -216,8 +234,24 @@ class _Run:
             "seconds": time.perf_counter() - self.start,
             "loss": self.loss,
         }
+        if self.held_out:
+            history["held_out"] = list(self.held_out.measured)
         student = None if state.student is None else state.student.best
         return Marginalizer(self.net, self.recipe, state.trunk.best, self.priors, history, student)
+
+
+class HeldOut:
+    """Evidence sets with their exact marginals, and the errors measured on them so far."""
+
+    def __init__(self, net: Network, count: int, seed: int):
+        # another seed than the training samples' and the priors'
+        self.evidence = evidence_sets(net, "random", count, (seed + 0x7E57) % 2**64)
+        self.truth = references(net, self.evidence)
+        self.measured: list[tuple[int, float]] = []  # (step, mean absolute error)
+
+    def measure(self, model: Marginalizer) -> None:
+        mean, _ = errors(model.marginals_of_states(self.evidence), self.truth, self.evidence, model.net)
+        self.measured.append((model.history["steps"], float(mean.mean())))
 
 
 def estimate_priors(net: Network, seed: int) -> tuple[Floats, ...]:

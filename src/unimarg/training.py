@@ -75,6 +75,18 @@ class Learner(NamedTuple):
         return self.weights if self.average is None else self.average
 
 
+class Batch(NamedTuple):
+    """What a step learns from; nodes lie in the order of ``ragged`` but for ``states``."""
+
+    inputs: jax.Array  # [samples, nodes + slots]: the encoded evidence
+    labels: Parts  # [samples, nodes, K]: what the marginal head should say
+    known: jax.Array  # bool [samples, nodes]
+    values: Parts  # [samples, nodes, K]: the evidence
+    certain: jax.Array  # bool [samples, nodes]: hard evidence
+    states: jax.Array  # [nodes, samples]
+    samples: jax.Array  # uint32 [samples]: their numbers
+
+
 class State(NamedTuple):
     step: jax.Array  # int32
     trunk: Learner
@@ -125,7 +137,7 @@ def initial_state(plan: Plan, seed: int) -> State:
 
 @partial(jax.jit, static_argnames=("plan",))
 def run_steps(plan: Plan, given: Given, state: State) -> tuple[State, jax.Array]:
-    """``steps_per_call`` steps; also the loss of each."""
+    """``steps_per_call`` steps, fewer at the end of the run; also the loss of each, 0 for those not taken."""
     n = plan.samples_per_call
     first = state.step.astype(jnp.uint32) * np.uint32(plan.recipe.batch)
     upper = state.step.astype(jnp.uint32) >> np.uint32(33 - plan.recipe.batch.bit_length())  # beyond 2^32 samples
@@ -136,15 +148,27 @@ def run_steps(plan: Plan, given: Given, state: State) -> tuple[State, jax.Array]
     def batches(a: jax.Array) -> jax.Array:
         return jnp.moveaxis(a.reshape(*a.shape[:-1], plan.steps_per_call, plan.recipe.batch), -2, 0)
 
-    def step(state: State, batch: tuple[jax.Array, ...]) -> tuple[State, jax.Array]:
-        (value, view), gradient = jax.value_and_grad(loss, has_aux=True)(state.trunk.weights, plan, given, *batch)
+    # Loop after loop in place of one: XLA computes cheap-looking things again wherever they are used, barrier or not, and only
+    # what a loop leaves behind is safe. With random numbers and transpositions inside the teacher a step took twice the time.
+    parts = batches(states), batches(observed), batches(samples)
+    evidence = lax.map(lambda part: shown(plan, given, *part), parts)
+    marginals = None
+    if plan.teacher:
+        marginals = lax.map(plan.teacher.marginals, lax.map(lambda part: likelihoods(plan.ragged, *part), evidence[:2]))
+    learnt_from = lax.map(lambda part: labelled(plan, given, *part), (*evidence, marginals, parts[0], parts[2]))
+
+    def step(i: jax.Array, carried: tuple[State, jax.Array]) -> tuple[State, jax.Array]:
+        state, losses = carried
+        batch = jax.tree.map(lambda a: lax.dynamic_index_in_dim(a, i, 0, keepdims=False), learnt_from)
+        (value, view), gradient = jax.value_and_grad(loss, has_aux=True)(state.trunk.weights, plan, given, batch)
         trunk, student = learn(plan.recipe, given, state.step, state.trunk, gradient), state.student
         if student is not None:
-            own, gradient = jax.value_and_grad(student_loss)(student.weights, plan, given, view, batch[0])
+            own, gradient = jax.value_and_grad(student_loss)(student.weights, plan, given, view, batch.states)
             value, student = value + own, learn(plan.recipe, given, state.step, student, gradient)
-        return State(state.step + 1, trunk, student), value
+        return State(state.step + 1, trunk, student), losses.at[i].set(value)
 
-    return lax.scan(step, state, (batches(states), batches(observed), batches(samples)))
+    count = jnp.clip(given.steps - state.step, 0, plan.steps_per_call)
+    return lax.fori_loop(0, count, step, (state, jnp.zeros(plan.steps_per_call)))
 
 
 def learn(recipe: Recipe, given: Given, step: jax.Array, learner: Learner, gradient: Any) -> Learner:
@@ -159,27 +183,49 @@ def learn(recipe: Recipe, given: Given, step: jax.Array, learner: Learner, gradi
     return Learner(weights, average, state)
 
 
-def loss(trunk: Trunk, plan: Plan, given: Given, states: jax.Array, observed: jax.Array, samples: jax.Array) -> tuple[jax.Array, View]:
+def shown(plan: Plan, given: Given, states: jax.Array, observed: jax.Array, samples: jax.Array) -> tuple[jax.Array, Parts, jax.Array]:
+    """The evidence of a batch: which nodes are known, their values, and which of them are certain."""
+    known = plan.ragged.rows(observed)
+    values = one_hot(plan.ragged.rows(states), plan.ragged)
+    if not plan.recipe.virtual:
+        return known, values, known
+    seen, certain = through_channels(stream(given.key, CHANNELS), plan.recipe.virtual, known, values, plan.ragged, samples)
+    return known, seen, certain
+
+
+def labelled(
+    plan: Plan,
+    given: Given,
+    known: jax.Array,
+    values: Parts,
+    certain: jax.Array,
+    marginals: list[jax.Array] | None,
+    states: jax.Array,
+    samples: jax.Array,
+) -> Batch:
+    """The evidence encoded, and what it implies: the teacher's marginals, or the samples themselves."""
+    ragged = plan.ragged
+    inputs = encode(plan.recipe.encoding, known, values, ragged, given.priors)
+    labels = one_hot(ragged.rows(states), ragged) if marginals is None else by_group(ragged, marginals)
+    return Batch(inputs, labels, known, values, certain, states, samples)
+
+
+def loss(trunk: Trunk, plan: Plan, given: Given, batch: Batch) -> tuple[jax.Array, View]:
     """Mean over samples and counted nodes of the negative log probability, summed over the heads; and what was seen."""
     ragged, recipe = plan.ragged, plan.recipe
-    labels, known = ragged.rows(states), ragged.rows(observed)
-    drawn = lax.optimization_barrier(one_hot(labels, ragged))
-    values, certain = drawn, known
-    if recipe.virtual:
-        values, certain = through_channels(stream(given.key, CHANNELS), recipe.virtual, known, drawn, ragged, samples)
     key = None
     if recipe.architecture.dropout:
-        data = jnp.stack(threefry(stream(given.key, DROPOUT), samples[0], jnp.uint32(0)))
+        data = jnp.stack(threefry(stream(given.key, DROPOUT), batch.samples[0], jnp.uint32(0)))
         key = jax.random.wrap_key_data(data, impl="threefry2x32")
-    features = trunk.features(encode(recipe.encoding, known, values, ragged, given.priors), plan.half, key)
+    features = trunk.features(batch.inputs, plan.half, key)
     logits = trunk.logits(features, given.prior_logits, plan.half)
-    counted = jnp.ones_like(certain) if recipe.observed_loss else ~certain
-    target = drawn if plan.teacher is None else exact_labels(plan.teacher, ragged, known, values)
-    total = _cross_entropy(ragged.log_softmax(logits["marginal"]), target, counted, ragged)
+    counted = jnp.ones_like(batch.certain) if recipe.observed_loss else ~batch.certain
+    total = _cross_entropy(ragged.log_softmax(logits["marginal"]), batch.labels, counted, ragged)
     if "message" in logits:
-        messages = message_log_q(plan, given, logits["message"], states)
-        total = total + recipe.message_weight * _cross_entropy(messages, drawn, ~certain, ragged)
-    return total, View(features, logits.get("message"), known, certain, values)
+        messages = message_log_q(plan, given, logits["message"], batch.states)
+        drawn = one_hot(ragged.rows(batch.states), ragged)
+        total = total + recipe.message_weight * _cross_entropy(messages, drawn, ~batch.certain, ragged)
+    return total, View(features, logits.get("message"), batch.known, batch.certain, batch.values)
 
 
 def _cross_entropy(log_p: Parts, labels: Parts, counted: jax.Array, ragged: Ragged) -> jax.Array:
@@ -191,19 +237,23 @@ def _cross_entropy(log_p: Parts, labels: Parts, counted: jax.Array, ragged: Ragg
     return total / jnp.maximum(counted.sum(), 1)
 
 
-def exact_labels(teacher: Teacher, ragged: Ragged, known: jax.Array, values: Parts) -> Parts:
-    """P(X_i = k | e) for every node, ``[samples, nodes, K]`` for each group."""
-    likelihoods = [
+def likelihoods(ragged: Ragged, known: jax.Array, values: Parts) -> list[jax.Array]:
+    """The evidence as the teacher takes it: ``[K, samples]`` for each node, ones where nothing is known."""
+    grouped = [
         jnp.where(flag[:, j], value[:, j].T, 1.0)
         for flag, value in zip(ragged.nodes(known), values, strict=True)
         for j in range(value.shape[1])
     ]
-    marginals = teacher.marginals([likelihoods[p] for p in ragged.place])
+    return [grouped[p] for p in ragged.place]
+
+
+def by_group(ragged: Ragged, marginals: list[jax.Array]) -> Parts:
+    """``[K, samples]`` for each node, as ``[samples, nodes, K]`` for each group."""
     out, at = [], 0
     for _, n in ragged.groups:
         out.append(jnp.moveaxis(jnp.stack([marginals[i] for i in ragged.order[at : at + n]]), -1, 0))
         at += n
-    return lax.stop_gradient(lax.optimization_barrier(out))
+    return out
 
 
 def message_log_q(plan: Plan, given: Given, messages: jax.Array, states: jax.Array) -> Parts:
@@ -278,7 +328,7 @@ def through_channels(
         report = jnp.where(flip, 1 - own, own)[..., None]
         likelihood = jnp.where(half == report, 1 - e[..., None] / 2, e[..., None] / 2)
         seen.append(jnp.where(unsure[..., None], likelihood / likelihood.sum(axis=-1, keepdims=True), value))
-    return lax.optimization_barrier((seen, known & ~uncertain))
+    return seen, known & ~uncertain
 
 
 def _fraction(word: jax.Array) -> jax.Array:

@@ -98,3 +98,32 @@ def _maximal(found: Mapping[int, set[int]]) -> list[set[int]]:
             if following in found and len(found[following]) == len(rest):
                 contained.add(following)
     return [clique for v, clique in found.items() if v not in contained]
+
+
+def quick_entries(graph: Graph, log_cards: Mapping[int, float] | Sequence[float], limit: float) -> float:
+    """Entries of all cliques when always the variable with the smallest clique goes next: quick to find, seldom the best.
+
+    Ends once they exceed ``limit``.
+
+    >>> quick_entries(moral_graph([(0, 1), (1, 2)]), [math.log(2)] * 3, 1e9)
+    10.0
+    """
+    graph = {v: set(n) for v, n in graph.items()}
+    size = {v: log_cards[v] + sum(log_cards[u] for u in n) for v, n in graph.items()}
+    queue = [(s, v) for v, s in size.items()]
+    heapq.heapify(queue)
+    total = 0.0
+    while queue:
+        s, v = heapq.heappop(queue)
+        if v not in graph or s != size[v]:
+            continue
+        total += math.exp(min(s, 700.0))
+        if total > limit:
+            break
+        neighbours = graph.pop(v)
+        for u in neighbours:
+            graph[u] |= neighbours
+            graph[u] -= {u, v}
+            size[u] = log_cards[u] + sum(log_cards[w] for w in graph[u])
+            heapq.heappush(queue, (size[u], u))
+    return round(total, 6)

@@ -13,7 +13,7 @@ from typing import IO, cast
 
 from unimarg.errors import FormatError, UnimargError
 
-MAX_BYTES = 2**30  # the largest file, unpacked, that is read
+MAX_BYTES = 2**30  # the largest network file, unpacked, that is read
 # Networks as text shrink 10 to 50 times. A file that grows beyond this, and beyond a size that does no
 # harm, is taken for a decompression bomb before it has filled the memory.
 MAX_GZIP_RATIO = 100
@@ -21,16 +21,17 @@ HARMLESS_BYTES = 2**25
 _CHUNK = 2**20
 
 
-def read_bytes(path: str) -> bytes:
-    """The file's content, unpacked if its name ends in ``.gz``."""
+def read_bytes(path: str, limit: int | None = None) -> bytes:
+    """The file's content, unpacked if its name ends in ``.gz``; at most ``limit`` bytes, MAX_BYTES if not given."""
+    limit = MAX_BYTES if limit is None else limit
     with _explained(path, "read"), open(path, "rb", opener=_open_without_waiting) as f:
         status = os.fstat(f.fileno())
         if not stat.S_ISREG(status.st_mode):
             raise FormatError("is not a regular file", path)
-        if status.st_size > MAX_BYTES:
-            raise FormatError(f"has {status.st_size} bytes; the limit is {MAX_BYTES}", path)
-        data = f.read(MAX_BYTES)
-    return _unpack(data, path) if path.lower().endswith(".gz") else data
+        if status.st_size > limit:
+            raise FormatError(f"has {status.st_size} bytes; the limit is {limit}", path)
+        data = f.read(status.st_size)
+    return _unpack(data, path, limit) if path.lower().endswith(".gz") else data
 
 
 @contextlib.contextmanager
@@ -51,8 +52,8 @@ def _open_without_waiting(path: str, flags: int) -> int:
     return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
 
 
-def _unpack(data: bytes, path: str) -> bytes:
-    limit = min(MAX_BYTES, max(HARMLESS_BYTES, MAX_GZIP_RATIO * len(data)))
+def _unpack(data: bytes, path: str, limit: int) -> bytes:
+    limit = min(limit, max(HARMLESS_BYTES, MAX_GZIP_RATIO * len(data)))
     out = bytearray()
     rest = data
     while rest.strip(b"\0"):  # a gzip file may hold several members, and zero padding after them

@@ -1,0 +1,240 @@
+"""Importance sampling: the one weight rule, streaming estimates, and when to stop.
+
+    P(x_i = k | e) ~ sum_s w_s f_s / sum_s w_s,    w = P(x) l(x) / Q(x),    P(e) ~ mean of w
+
+f is the indicator of x_i = k, or P(x_i = k | pa_i) where no finding lies below node i (Rao-Blackwell). The standard error is
+sqrt(sum w^2 (f - mu)^2) / sum w, and never below what an event that no sample showed may still have. Samples come in chunks; their
+sums are kept in float64, f centred on a first estimate, weights scaled by the largest so far. Whether to go on is asked when
+the number of samples has doubled, so that stopping early does not spoil the errors.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from unimarg.conditionals import TABLE_MEAN, Conditionals, Frame, Query
+from unimarg.counter import Key, key_from_seed
+from unimarg.diagnostics import k_hat, tail_size, zero_count_error
+from unimarg.layout import MAX_NODES
+from unimarg.network import Floats
+from unimarg.posterior import Posterior
+from unimarg.walk import walk, weighted_sums
+
+CHUNK, CHUNK_ACCELERATED = 1 << 13, 1 << 17
+CHUNK_BYTES = 1 << 29  # of states and sums of a chunk on an accelerator
+MAX_SAMPLES = 1 << 40
+DEFAULT_SAMPLES = 1 << 20
+ENOUGH, HOPELESS = 400.0, 10.0  # effective samples: ok from, failed below
+RELIABLE, DECISIVE = 0.7, 0.3  # k-hat above which a tail is heavy; share of sum w^2 from which it matters
+ROUNDING = 1e-6  # of probabilities in float32, summed
+
+
+@dataclass(frozen=True)
+class Limits:
+    """When to stop: whichever comes first."""
+
+    samples: int = DEFAULT_SAMPLES
+    seconds: float = math.inf
+    target_error: float | None = None  # the largest standard error over the targets
+
+
+Draw = Callable[[Key, jax.Array, int], tuple[jax.Array, jax.Array]]  # (key, first sample, n) -> states, log weights
+
+
+@dataclass
+class Weighted:
+    """Sums over the samples so far."""
+
+    nodes: int
+    card: int
+    samples: int = 0
+    top: float = -math.inf  # log of the scale
+    w: float = 0.0
+    w2: float = 0.0
+    sums: Floats = field(init=False)  # [nodes, card, (w g, w^2 g, w^2 g^2)]
+    largest: Floats = field(default_factory=lambda: np.zeros(0))
+
+    def __post_init__(self) -> None:
+        self.sums = np.zeros((self.nodes, self.card, 3))
+
+    def add(self, top: float, w: float, w2: float, sums: np.ndarray, log_w: np.ndarray, count: int) -> None:
+        self.samples += count
+        if top > -math.inf:
+            scale = max(self.top, top)
+            old, new = math.exp(self.top - scale), math.exp(top - scale)
+            self.w, self.w2 = self.w * old + w * new, self.w2 * old**2 + w2 * new**2
+            powers = np.array([1, 2, 2])
+            self.sums = self.sums * old**powers + sums.astype(np.float64) * new**powers
+            self.top = scale
+        keep = tail_size(self.samples) + 1
+        together = np.concatenate([self.largest, log_w])
+        self.largest = np.partition(together, len(together) - keep)[-keep:] if len(together) > keep else together
+
+    @property
+    def ess(self) -> float:
+        return self.w**2 / self.w2 if self.w2 > 0 else 0.0
+
+    @property
+    def log_evidence(self) -> float:
+        return self.top + math.log(self.w / self.samples) if self.w > 0 else -math.inf
+
+    @property
+    def log_evidence_error(self) -> float:
+        return math.sqrt(max(1 / self.ess - 1 / self.samples, 0.0)) if self.ess > 0 else math.inf
+
+    @property
+    def k_hat(self) -> float:
+        return k_hat(self.largest, self.samples)
+
+    @property
+    def heavy(self) -> bool:
+        """Whether the largest weights decide: their tail is heavy, and holds much of what makes the variance.
+
+        k-hat alone would also reject weights that take few values, of which the largest is rare and harmless.
+        """
+        tail = np.exp(2 * (self.largest - self.top)).sum() if self.w2 > 0 else 0.0
+        return self.k_hat >= RELIABLE and tail > DECISIVE * self.w2
+
+
+def sampler(frame: Frame, given: Conditionals) -> Draw:
+    """Draws by a walk through the nodes."""
+    return lambda key, first, n: walk(frame.shape, given, key, first, n)
+
+
+def chunk_size(frame: Frame) -> int:
+    if jax.default_backend() == "cpu":
+        return CHUNK
+    a_sample = frame.shape.nodes * np.dtype(frame.shape.dtype).itemsize + int(frame.large.sum()) * 4 * (frame.noisy_card - 1)
+    return min(CHUNK_ACCELERATED, 1 << int(math.log2(max(CHUNK_BYTES // a_sample, 1 << 10))))
+
+
+def first_sample(number: int) -> jax.Array:
+    """A sample's number as the two words that ``walk`` counts with."""
+    return jnp.array([number & 0xFFFFFFFF, (number >> 32) * MAX_NODES], dtype=jnp.uint32)
+
+
+class Estimator:
+    """One query's samples: draws them in chunks, adds them up, and turns the sums into a posterior."""
+
+    def __init__(self, frame: Frame, query: Query, given: Conditionals, draw: Draw | None = None, spent: int = 0):
+        self.frame, self.query, self.given = frame, query, given
+        self.spent = spent  # samples that went into the proposal
+        self.draw = draw or sampler(frame, given)
+        self.total = Weighted(frame.shape.nodes, frame.shape.card)
+        self.centre = jnp.zeros((frame.shape.nodes, frame.shape.card))
+
+    def run(self, limits: Limits, seed: int = 0, chunk: int | None = None, progress: Callable[[int, float], None] | None = None) -> None:
+        """Samples until one of the limits."""
+        key, size = key_from_seed(seed), chunk or chunk_size(self.frame)
+        began, check = time.perf_counter(), max(size, CHUNK, self.total.samples)
+        if self.total.samples and limits.target_error is not None and self.reached(limits.target_error):
+            return
+        while self.total.samples < limits.samples:
+            self._chunk(key, min(size, limits.samples - self.total.samples), size)
+            spent = time.perf_counter() - began
+            if progress:
+                progress(self.total.samples, spent)
+            if spent > limits.seconds:
+                break
+            if self.total.samples >= check:
+                check = 2 * self.total.samples
+                if limits.target_error is not None and self.reached(limits.target_error):
+                    break
+
+    def _chunk(self, key: Key, count: int, size: int) -> None:
+        first = self.total.samples
+        states, log_w = self.draw(key, first_sample(first), size)
+        if count < size:
+            log_w = jnp.where(jnp.arange(size) < count, log_w, -jnp.inf)
+        if first == 0:  # a first estimate to centre on: digits are lost otherwise where f hardly varies
+            pilot = weighted_sums(self.frame.shape, self.given, states, log_w, self.centre)
+            w, sums = (np.asarray(pilot[a], dtype=np.float64) for a in (1, 3))
+            self.centre = jnp.asarray(np.clip(sums[..., 0] / w, 0, 1) if w > 0 else sums[..., 0], jnp.float32)
+        top, w, w2, sums = weighted_sums(self.frame.shape, self.given, states, log_w, self.centre)
+        self.total.add(float(top), float(w), float(w2), np.asarray(sums), np.asarray(log_w)[:count], count)
+
+    def reached(self, target_error: float) -> bool:
+        total = self.total
+        return total.ess >= ENOUGH and not total.heavy and self.largest_error() <= target_error
+
+    def moments(self) -> tuple[Floats, Floats]:
+        """Marginals and standard errors, ``[nodes, card]`` in the network's order."""
+        total, centre = self.total, np.asarray(self.centre, dtype=np.float64)
+        n, card = centre.shape
+        if total.w <= 0:
+            return np.full((n, card), np.nan), np.full((n, card), np.nan)
+        delta = total.sums[..., 0] / total.w
+        square = total.sums[..., 2] - 2 * delta * total.sums[..., 1] + delta**2 * total.w2
+        mean = np.clip(centre + delta, 0, 1)
+        error = np.sqrt(np.maximum(square, 0)) / total.w
+        spread = self._spread()
+        least = np.maximum(zero_count_error(total.ess) * spread, np.where(spread > 0, ROUNDING, 0))
+        return mean, np.maximum(error, least)
+
+    def _spread(self) -> Floats:
+        """How far f can vary: 1 for an indicator, the range of P(x_i = k | pa_i) for a mean; 0 where nothing is estimated."""
+        frame = self.frame
+        count = int(self.given.mean_count)
+        node, kind = (np.asarray(a)[:count] for a in (self.given.means.node, self.given.means.kind))
+        spread = np.zeros((frame.shape.nodes, frame.shape.card))
+        spread[node] = np.where((kind == TABLE_MEAN)[:, None], frame.ranges[node], 1.0)
+        return spread
+
+    def largest_error(self) -> float:
+        targets = [t for t in self.query.targets if not self.query.known[t]]
+        return float(self.moments()[1][targets].max()) if targets and self.total.w > 0 else 0.0 if not targets else math.inf
+
+    def posterior(self, method: str, limits: Limits, seconds: float) -> Posterior:
+        total, net = self.total, self.frame.net
+        mean, error = self.moments()
+        targets = self.query.targets
+        for i, k in self.query.evidence.hard.items():
+            mean[i], error[i] = np.arange(mean.shape[1]) == k, 0.0
+        status, message = self._status(limits)
+        return Posterior(
+            variables=tuple(net.variables[i] for i in targets),
+            probabilities=tuple(_unit(mean[i, : net.cards[i]]) for i in targets),
+            std_errors=tuple(error[i, : net.cards[i]] for i in targets),
+            log_evidence=total.log_evidence,
+            log_evidence_error=total.log_evidence_error,
+            ess=total.ess,
+            k_hat=total.k_hat,
+            samples=total.samples,
+            method=method,
+            status=status,
+            seconds=seconds,
+            message=message,
+        )
+
+    def _status(self, limits: Limits) -> tuple[str, str]:
+        total = self.total
+        if total.w <= 0:
+            return "failed", f"no sample of {total.samples} was compatible with the evidence"
+        if total.ess < HOPELESS:
+            return "failed", f"{total.samples} samples are worth {total.ess:.1f}: the answer is not to be trusted"
+        if total.ess < ENOUGH:
+            return "low_ess", f"{total.samples} samples are worth {total.ess:.0f}, fewer than {ENOUGH:.0f}"
+        if total.heavy:
+            return "low_ess", f"the largest weights have a heavy tail (k-hat {total.k_hat:.2f}, reliable below {RELIABLE})"
+        largest = self.largest_error()
+        if limits.target_error is not None and largest > limits.target_error:
+            return "low_ess", f"the largest standard error is {largest:.2g}, the target was {limits.target_error:.2g}"
+        return "ok", ""
+
+
+def _unit(p: Floats) -> Floats:
+    total = p.sum()
+    return p / total if total > 0 else p
+
+
+def conditional_log_density(frame: Frame, given: Conditionals, states: Sequence[Sequence[int]] | np.ndarray) -> Floats:
+    """log w of given states ``[samples, nodes]``: log P(x) l(x) - log Q(x)."""
+    forced = jnp.asarray(np.asarray(states).T, dtype=frame.shape.dtype)
+    return np.asarray(walk(frame.shape, given, key_from_seed(0), first_sample(0), forced.shape[1], forced)[1])

@@ -1,0 +1,93 @@
+"""Conditionals refitted to weighted samples, round after round (as AIS-BN does, Cheng and Druzdzel 2000).
+
+In each round the samples drawn so far from the current q, with weights w, give for every table
+
+    q'(x | c) = [ n_c p(x | c) + alpha q(x | c) ] / (n_c + alpha),    p(x | c) = sum w [x, c] / sum w [c]
+
+with n_c = (sum w)^2 / sum w^2 over the samples in context c, and only where p differs from q by more than its error: the noise of
+hundreds of tables would multiply. A large noisy-max gets lambda_i(k) += log of the weighted over the
+unweighted frequency of x_i = k, shrunk likewise. Weights are clipped: one lucky sample must not become the proposal. The samples of
+these rounds are not used again.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from unimarg.conditionals import TABLE, TILTED, Conditionals, Draft
+from unimarg.counter import key_from_seed
+from unimarg.importance import first_sample
+from unimarg.network import Floats
+from unimarg.walk import trace
+
+ROUNDS, ROUND = 5, 1 << 13  # samples of a round
+ALPHA = 8.0  # samples that the conditional of the round before counts for
+SURE = 3.0  # standard errors by which p must differ
+CLIP = 0.5  # weights are clipped at n^CLIP times their mean
+STREAM = 0xADA9  # apart from the samples that are used
+
+
+def adapt(draft: Draft, seed: int, rounds: int = ROUNDS) -> tuple[Conditionals, int]:
+    """Conditionals after some rounds, the best by effective samples, and how many samples that took."""
+    best, best_ess, taken = draft.finish(), 0.0, 0
+    for number in range(rounds):
+        given = draft.finish()
+        states, log_w = trace(draft.frame.shape, given, key_from_seed((seed + STREAM * (number + 1)) % 2**64), first_sample(0), ROUND)
+        taken += ROUND
+        w = clipped(np.asarray(log_w, dtype=np.float64))
+        if not w.any():
+            break
+        ess = w.sum() ** 2 / (w**2).sum()
+        if ess > best_ess:
+            best, best_ess = given, ess
+        if ess > 0.95 * ROUND:
+            break
+        refit(draft, given, np.asarray(states), w)
+    return best, taken
+
+
+def clipped(log_w: Floats) -> Floats:
+    top = log_w.max()
+    if top == -np.inf:
+        return np.zeros_like(log_w)
+    w = np.exp(log_w - top)
+    return np.minimum(w, w.mean() * len(w) ** CLIP)
+
+
+def refit(draft: Draft, given: Conditionals, states: np.ndarray, w: Floats) -> None:
+    """One round; ``states`` are what each step drew."""
+    steps = {name: np.asarray(a) for name, a in given.steps._asdict().items()}
+    rows = np.zeros((len(draft.frame.order), states.shape[1]), dtype=np.int64)
+    for t in range(int(given.count)):
+        i, drawn = int(steps["node"][t]), states[t].astype(np.int64)
+        if steps["mode"][t] in (TABLE, TILTED):
+            index = np.full(states.shape[1], steps["offset"][t], dtype=np.int64)
+            for c in range(steps["contexts"][t]):
+                index += int(steps["strides"][t, c]) * rows[steps["context"][t, c]]
+            _refit_table(draft, index, drawn, 2 * int(steps["half"][t]), w)
+        elif draft.frame.large[i] and not draft.query.known[i] and not draft.plain[i]:
+            _refit_tilt(draft, i, drawn, w)
+        rows[i] = drawn
+
+
+def _refit_table(draft: Draft, base: np.ndarray, drawn: np.ndarray, width: int, w: Floats) -> None:
+    entries, where = np.unique(base, return_inverse=True)
+    total = np.bincount(where, w)
+    effective = total**2 / np.maximum(np.bincount(where, w * w), 1e-300)
+    counts = np.bincount(where * width + drawn, w, minlength=len(entries) * width).reshape(-1, width)
+    at = entries[:, None] + np.arange(width)
+    old = draft.prob[at]
+    found = counts / np.maximum(total, 1e-300)[:, None]
+    telling = np.abs(found - old) > SURE * np.sqrt(np.maximum(old * (1 - old), 1e-12) / np.maximum(effective, 1)[:, None])
+    share = np.where(telling.any(axis=1), effective / (effective + ALPHA), 0.0)[:, None]
+    draft.prob[at] = share * found + (1 - share) * old
+
+
+def _refit_tilt(draft: Draft, i: int, drawn: np.ndarray, w: Floats) -> None:
+    k = int(draft.frame.net.cards[i])
+    effective = w.sum() ** 2 / (w * w).sum()
+    plain = np.bincount(drawn, minlength=k) / len(drawn)
+    wanted = (effective * np.bincount(drawn, w, minlength=k) / w.sum() + ALPHA * plain) / (effective + ALPHA)
+    change = np.log(np.maximum(wanted, 1e-12) / np.maximum(plain, 1e-12))
+    telling = np.abs(wanted - plain) > SURE * np.sqrt(plain * (1 - plain) / effective)
+    draft.tilt[i, :k] += np.where((plain > 0) & telling.any(), change, 0.0)

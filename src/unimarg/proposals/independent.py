@@ -1,0 +1,14 @@
+"""q_i = UM_i(e): every node on its own, the paper's problematic example (appendix B)."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from unimarg.conditionals import Draft, Frame, Query
+from unimarg.network import Floats
+
+
+def independent(frame: Frame, query: Query, marginals: Floats, structure: bool = True) -> Draft:
+    draft = Draft(frame, query, structure)
+    draft.set_families(other=marginals, beta=np.ones(len(marginals)))
+    return draft

@@ -1,0 +1,348 @@
+"""Each node is drawn with regard to what is still to be explained: no training needed.
+
+Going backwards through the order of drawing, variable v collects its own factor t_v = P(x_v | pa_v) l_v(x_v) and the messages of
+those behind it, which are functions of x_v and of variables drawn earlier:
+
+    q_v(x_v | earlier) is proportional to t_v prod_m f_m(x_v, earlier) exp(lambda_v(x_v))
+    f_v(earlier) = sum over x_v of t_v prod_m f_m                        the message of v
+
+This is bucket elimination (Dechter 1999): while tables stay small, q is the exact posterior and every weight the same. Where a
+table would have more than LARGEST entries, a message is split in two, each an average over what the other keeps, with
+variables not drawn yet at their prior (as mini-buckets do).
+
+An observed noisy-max with many parents is taken apart into links y_j = max(y_{j-1}, effect of parent j), each drawn right
+after parent j: tables then hold which findings are explained already, jointly, and co-parents explain each other away.
+lambda is what a network has learnt to add.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import jax
+import numpy as np
+
+from unimarg.conditionals import Draft, Edges, Frame, Link, Query, normalised, pad_rows
+from unimarg.mechanism import NoisyMax, pmf_from_log_cdf
+from unimarg.network import Floats
+
+LARGEST = 1 << 12  # entries of a table
+FEW_PARENTS = 2  # a noisy-max with no more of them unobserved stays a table
+TINY = 1e-300
+
+
+class Factor(NamedTuple):
+    scope: tuple[int, ...]  # variables in the order of drawing
+    values: Floats  # an axis for each
+
+
+def lookahead(frame: Frame, query: Query, residual: Floats | None = None, largest: int = LARGEST) -> Draft:
+    """``residual`` is lambda, ``[nodes, card]``; zero without a network."""
+    draft = Draft(frame, query)
+    draft.set_families(tilt=residual)
+    _Sweep(frame, query, draft, residual, largest).run()
+    return draft
+
+
+class _Sweep:
+    """Variables are nodes, and from ``len(net)`` on links."""
+
+    def __init__(self, frame: Frame, query: Query, draft: Draft, residual: Floats | None, largest: int):
+        self.frame, self.query, self.draft, self.residual = frame, query, draft, residual
+        self.state = dict(query.evidence.hard)
+        relevant = np.zeros(len(frame.order), dtype=bool)
+        relevant[query.closure] = True
+        self.relevant = relevant & ~query.free
+        self.cards: list[int] = frame.net.cards.tolist()
+        self.prior: list[Floats] = forward_priors(frame, query)
+        self.waiting: dict[int, list[Factor]] = {}
+        self.chain: dict[int, tuple[int, Factor]] = {}  # link -> its node, its factor
+        self.chained: set[int] = set()
+        after: dict[int, list[int]] = {}  # node -> links drawn right after it
+        for c in np.flatnonzero(self.relevant & query.known).tolist():
+            for p, link in self._links(c):
+                after.setdefault(p, []).append(link)
+        self.sequence = self._sequence(after)
+        self.position = {v: t for t, v in enumerate(self.sequence)}
+        tables = len(self.chain) + int((self.relevant & ~query.known).sum())
+        share = (frame.capacity - draft.used) // (2 * max(tables, 1))  # rows are padded to at most twice their length
+        self.largest = min(largest, 1 << max(share, 1).bit_length() - 1)
+        self._expect()
+
+    def _sequence(self, after: dict[int, list[int]]) -> list[int]:
+        """The order of drawing with every link right after its parent."""
+        order = [i for i in self.frame.order.tolist() if i not in self.chained]
+        return [v for i in order for v in (i, *after.get(i, []))]
+
+    def run(self) -> None:
+        for v in reversed(self.sequence):
+            if v in self.chain:
+                self._variable(v, self._sorted(self.chain[v][1]))
+            elif self.relevant[v]:
+                if self.frame.large[v]:
+                    self._large(v)
+                elif v in self.state:
+                    self._send(self._own(v))
+                else:
+                    self._variable(v, self._own(v))
+        n = len(self.frame.order)
+        links = {v: Link(node, v, self.draft.tables[v]) for v, (node, _) in self.chain.items()}
+        self.draft.sequence = [links.get(v, v) for v in self.sequence if v < n or v in links]
+        self._edges()
+
+    # --- factors
+
+    def _own(self, i: int) -> Factor:
+        """t_i as a function of the nodes not observed."""
+        scope, table = self.frame.factors[i]
+        if i in self.query.evidence.virtual:
+            table = table * self.query.likelihood[i, : self.cards[i]].reshape([-1 if v == i else 1 for v in scope])
+        kept = tuple(v for v in scope if v not in self.state)
+        return self._sorted(Factor(kept, table[tuple(self.state.get(v, slice(None)) for v in scope)]))
+
+    def _links(self, c: int) -> list[tuple[int, int]]:
+        """Takes a noisy-max apart that is observed in a state to be explained: (parent, link drawn after it).
+
+        All partial maxima are at most the observed state, and the last is that state.
+        """
+        net, m, state = self.frame.net, self.frame.net.mechanisms[c], self.state.get(c)
+        if not isinstance(m, NoisyMax) or not state:
+            return []
+        parents = net.parents[c]
+        unknown = sorted((j for j, p in enumerate(parents) if p not in self.state), key=lambda j: self.frame.when[parents[j]])
+        if len(unknown) <= FEW_PARENTS or len(self.chain) + len(unknown) > self.frame.links:
+            return []
+        card = state + 1
+        leak, effects = m.log_cdfs
+        start = leak + sum((effects[j][self.state[p]] for j, p in enumerate(parents) if p in self.state), np.zeros(len(leak)))
+        reached, before, out = start, -1, []
+        for j in unknown:
+            table = _link(effects[j][:, :card], start[:card] if before < 0 else None)
+            if j == unknown[-1]:
+                table = table * self.query.likelihood[c, :card]
+            with np.errstate(divide="ignore"):
+                reached = reached + np.log(self.prior[parents[j]] @ np.exp(effects[j]))
+            v = len(self.cards)
+            self.cards.append(card)
+            self.prior.append(normalised(pmf_from_log_cdf(reached)[:card]))  # P(y_j), parents as expected
+            self.chain[v] = (c, Factor((parents[j], v) if before < 0 else (before, parents[j], v), table))
+            out.append((parents[j], v))
+            before = v
+        self.chained.add(c)
+        return out
+
+    def _sorted(self, f: Factor) -> Factor:
+        axes = sorted(range(len(f.scope)), key=lambda a: self.position[f.scope[a]])
+        return Factor(tuple(f.scope[a] for a in axes), np.transpose(f.values, axes))
+
+    # --- one variable after another
+
+    def _variable(self, v: int, own: Factor) -> None:
+        union, factors = self._fit(v, own, self.largest)
+        target = np.broadcast_to(align(own, union), [self.cards[u] for u in union])
+        product = target
+        for f in factors:
+            product = product * align(f, union)
+        heard = product if v in self.chain else product * self._noisy_children(v)
+        self._send(Factor(union[:-1], heard.sum(axis=-1)))
+        if v not in self.chain and (not factors or product.size > self.largest):
+            return  # as the draft has it; a table of its own that is so large is not kept twice
+        if self.residual is not None and v not in self.chain:
+            tilt = self.residual[v, : self.cards[v]]
+            product = product * np.exp(tilt - tilt.max())
+        self._set_table(v, union, product, target)
+
+    def _set_table(self, v: int, union: tuple[int, ...], product: Floats, target: Floats) -> None:
+        rows = [self.chain[u][0] if u in self.chain else u for u in union[:-1]]
+        self.draft.tables[v] = self.draft.add_table(rows, normalised(product), target)
+
+    def _large(self, i: int) -> None:
+        """A large noisy-max that is hidden is drawn in proportion to P(x_i | pa_i) f(x_i, S), f the product of the messages.
+
+        Its parents hear of it through ``Edges``; S, and every other message, hears of the average over x_i at its prior. One
+        that is observed in its lowest state falls apart into its parents: all causes are absent.
+        """
+        net, k = self.frame.net, self.cards[i]
+        if i in self.state:
+            leak, effects = net.mechanisms[i].log_cdfs  # pyright: ignore[reportAttributeAccessIssue]
+            own = self.query.likelihood[i, :k]
+            with np.errstate(divide="ignore"):
+                expected = [np.log(self.prior[p] @ np.exp(e)) for p, e in zip(net.parents[i], effects, strict=True)]
+            total = leak + sum(expected)
+            for p, e, mine in zip(net.parents[i], effects, expected, strict=True):
+                if p not in self.state:
+                    self._send(Factor((p,), pmf_from_log_cdf(np.where(np.isneginf(mine), leak, total - mine) + e) @ own))
+            return
+        union, messages = self._fit(i, Factor((i,), np.ones(k)), self.largest)
+        f = np.ones([self.cards[u] for u in union])
+        for g in messages:
+            f = f * align(g, union)
+        if messages:
+            self._set_table(i, union, f, np.ones_like(f))
+        f = f * self._noisy_children(i) * self.query.likelihood[i, :k]
+        self._send(Factor(union[:-1], f @ self.prior[i]))
+        below = self._average(Factor(union, f), union[:-1]).values
+        self.below[self.frame.noisy_number[i], :k] = below / max(below.max(), TINY)
+
+    # --- hidden large noisy-max nodes, seen from their parents
+
+    def _hidden(self) -> np.ndarray:
+        """Which arcs lead to one that matters."""
+        members = np.flatnonzero(self.frame.large)
+        return (self.relevant & ~self.query.known)[members][self.frame.arcs.child] if len(members) else np.zeros(0, dtype=bool)
+
+    def _expect(self) -> None:
+        """Each parent's expected effect, as differences of the log of the expected cumulative probability."""
+        arcs, card = self.frame.arcs, self.frame.noisy_card
+        members = np.flatnonzero(self.frame.large)
+        self.below = np.ones((len(members), card))
+        self.hidden = self._hidden()
+        self.expected = np.zeros((len(arcs.child), card - 1))
+        self.start = np.zeros((len(members), card - 1))
+        if not self.hidden.any():
+            return
+        log_cdf = np.cumsum(arcs.effect[..., ::-1], axis=-1)[..., ::-1]
+        weight = np.zeros(arcs.effect.shape[:2])
+        for e in np.flatnonzero(self.hidden):
+            p = self.prior[arcs.parent[e]]
+            weight[e, : len(p)] = p
+        with np.errstate(divide="ignore"):
+            mean = np.log(np.maximum((np.exp(log_cdf) * weight[..., None]).sum(axis=1), TINY))
+        self.expected = np.where(self.hidden[:, None], mean - np.pad(mean[:, 1:], ((0, 0), (0, 1))), 0)
+        assert self.frame.blocks is not None
+        self.start = np.asarray(self.frame.blocks.leak, dtype=np.float64)[:, 0].copy()
+        np.add.at(self.start, arcs.child, self.expected)
+
+    def _noisy_children(self, i: int) -> Floats:
+        """What hidden large noisy-max children say of node i's states, the other parents as expected: ``[card]``."""
+        arcs, say = self.frame.arcs, np.ones(self.cards[i])
+        for e in range(arcs.first[i], arcs.first[i + 1]):
+            if self.hidden[e]:
+                steps = self.start[arcs.child[e]] - self.expected[e] + arcs.effect[e, : self.cards[i]]
+                log_cdf = np.cumsum(steps[:, ::-1], axis=1)[:, ::-1]
+                z = pmf_from_log_cdf(np.pad(log_cdf, ((0, 0), (0, 1)))) @ self.below[arcs.child[e]]
+                say = say * (z / max(z.max(), TINY))
+        return say
+
+    def _edges(self) -> None:
+        """What ``walk`` needs of them."""
+        if self.frame.blocks is None:
+            return
+        arcs, chosen = self.frame.arcs, np.flatnonzero(self.hidden)
+        ends = np.cumsum(np.bincount(arcs.parent[chosen], minlength=len(self.relevant)))
+        self.draft.edge_range = np.stack([np.concatenate([[0], ends[:-1]]), ends], axis=1)
+
+        def padded(a: np.ndarray) -> jax.Array:
+            return pad_rows(a[chosen], len(arcs.child))
+
+        steps = self.frame.net.cards[self.frame.large] - 1
+        per_node = (pad_rows(a, len(a)) for a in (self.below, self.start, steps))
+        self.draft.edges = Edges(padded(arcs.child), padded(arcs.effect), padded(self.expected), *per_node)
+
+    def _fit(self, v: int, own: Factor, room: int) -> tuple[tuple[int, ...], list[Factor]]:
+        """The messages waiting at v, cut so that together with its own factor they have at most ``room`` entries."""
+        union = {*own.scope, v}
+        out: list[Factor] = []
+        for f in sorted(self.waiting.pop(v, []), key=lambda f: f.values.size):
+            kept = self._most_telling(f, union, room)
+            union |= kept
+            if kept.issuperset(f.scope):
+                out.append(f)
+            else:
+                here, rest = self._split(v, f, union)
+                out.append(here)
+                self._send(rest)
+        return tuple(sorted(union, key=self.position.__getitem__)), out
+
+    def _most_telling(self, f: Factor, union: set[int], room: int) -> set[int]:
+        """The variables of f that may join: those whose states change it most come first."""
+        size = math.prod(self.cards[u] for u in union)
+        kept = {u for u in f.scope if u in union}
+        others = [u for u in f.scope if u not in union]
+        if math.prod(self.cards[u] for u in others) * size > room:
+            effect = self._effects(f)
+            others.sort(key=lambda u: -effect[u])
+        for u in others:
+            if size * self.cards[u] <= room and len(union) + len(kept) <= self.frame.most_contexts:
+                size *= self.cards[u]
+                kept.add(u)
+        return kept
+
+    def _effects(self, f: Factor) -> dict[int, float]:
+        """For each variable of f, the relative variance of f over its states, the others averaged."""
+        weighted = f.values
+        for axis, u in enumerate(f.scope):
+            weighted = weighted * self.prior[u].reshape([-1 if a == axis else 1 for a in range(len(f.scope))])
+        total = max(float(weighted.sum()), TINY)
+        out: dict[int, float] = {}
+        for axis, u in enumerate(f.scope):
+            share = weighted.sum(axis=tuple(a for a in range(len(f.scope)) if a != axis)) / total
+            p = self.prior[u]
+            out[u] = float((share**2)[p > 0] @ (1 / p[p > 0])) - 1
+        return out
+
+    def _split(self, v: int, f: Factor, union: set[int]) -> tuple[Factor, Factor]:
+        """f(x_v, S) as g(x_v, S in union) h(S): each an average, h relative to what g says of the variables they share."""
+        here = self._average(f, [u for u in f.scope if u not in union])
+        rest = self._average(f, [v])
+        shared = self._average(rest, [u for u in rest.scope if u not in union])
+        return here, Factor(rest.scope, rest.values / np.maximum(align(shared, rest.scope), TINY))
+
+    def _average(self, f: Factor, variables: Sequence[int]) -> Factor:
+        scope, values = f
+        for v in variables:
+            axis = scope.index(v)
+            shape = values.shape
+            flat = values.reshape(math.prod(shape[:axis]), shape[axis], -1)
+            values = (flat * self.prior[v][:, None]).sum(axis=1).reshape(shape[:axis] + shape[axis + 1 :])
+            scope = scope[:axis] + scope[axis + 1 :]
+        return Factor(scope, values)
+
+    def _send(self, f: Factor) -> None:
+        if f.scope:
+            top = f.values.max()
+            if top > 0:
+                self.waiting.setdefault(f.scope[-1], []).append(Factor(f.scope, f.values / top))
+
+
+def _link(effect: Floats, start: Floats | None) -> Floats:
+    """P(y_j | y_{j-1}, x_j) from log F_j(k | x_j), ``[parent card, card]``; with ``start`` = log P(y_0 <= k) that of y_1 given x_1."""
+    if start is not None:
+        return pmf_from_log_cdf(effect + start)
+    k = effect.shape[1]
+    pmf, cdf = pmf_from_log_cdf(effect), np.exp(effect)
+    before, now = np.arange(k)[:, None, None], np.arange(k)
+    return np.where(now > before, pmf, np.where(now == before, cdf, 0.0))
+
+
+def align(f: Factor, union: tuple[int, ...]) -> Floats:
+    """With axes of length 1 for the variables it lacks; both are in the order of drawing."""
+    sizes = iter(f.values.shape)
+    present = set(f.scope)
+    return f.values.reshape([next(sizes) if v in present else 1 for v in union])
+
+
+def forward_priors(frame: Frame, query: Query) -> list[Floats]:
+    """P(x_i) with observed nodes at their states, parents taken as independent, one ``[card]`` for each node.
+
+    Only for what lies above findings: elsewhere ones.
+    """
+    net = frame.net
+    out = [query.likelihood[i, :k] for i, k in enumerate(net.cards)]
+    for i in np.flatnonzero(query.below).tolist():
+        m, pa = net.mechanisms[i], net.parents[i]
+        if query.known[i]:
+            continue
+        if frame.large[i]:
+            leak, effects = m.log_cdfs  # pyright: ignore[reportAttributeAccessIssue]
+            with np.errstate(divide="ignore"):
+                p_i = pmf_from_log_cdf(leak + sum(np.log(out[p] @ np.exp(f)) for p, f in zip(pa, effects, strict=True)))
+        else:
+            p_i = frame.expanded[i]
+            for p in pa:
+                p_i = (out[p] @ p_i.reshape(len(out[p]), -1)).reshape(p_i.shape[1:])
+        product = p_i * out[i]
+        out[i] = product / product.sum() if product.sum() > 0 else p_i
+    return out

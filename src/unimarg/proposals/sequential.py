@@ -1,0 +1,58 @@
+"""SUM-IS: every node given the evidence and all that was drawn before it (paper, section 3).
+
+Without ``structure`` q_i = UM_i(e, x_1 .. x_{i-1}), the paper to the letter. With it q_i = P(x_i | pa_i) where no finding lies below i, and
+elsewhere q_i is proportional to P(x_i | pa_i) exp(h_i), with h from a student or from the message head of a network of one hidden layer;
+one that has no message head gives UM_i there.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from unimarg.conditionals import Query
+from unimarg.counter import Key
+from unimarg.errors import UsageError
+from unimarg.importance import Draw
+from unimarg.incremental import Layer, make_findings, sequential_draw, student_layer, trunk_layer
+from unimarg.layout import compile_network
+
+if TYPE_CHECKING:
+    from unimarg.marginalizer import Marginalizer
+
+
+def sequential(model: Marginalizer, query: Query, structure: bool = True) -> Draw:
+    net = model.net
+    if not model.sequential:
+        raise UsageError("sequential needs a network of one hidden layer or a student; train with preset='paper' or student=256")
+    if not structure and model.student is not None:
+        raise UsageError("sequential with structure=False needs a network of one hidden layer, such as preset='paper' trains")
+    tilted = structure and (model.student is not None or "message" in model.recipe.architecture.heads)  # a table times exp(h)
+    everywhere = np.ones(len(net), dtype=bool)
+    table = (everywhere if tilted else ~query.below) if structure else ~everywhere
+    findings = make_findings(net, query.evidence, table, query.below if structure else everywhere)
+    layer = _layer(model, query, "message" if tilted else "marginal")
+    compiled = compile_network(net, width=1)
+
+    def draw(key: Key, first: jax.Array, n: int) -> tuple[jax.Array, jax.Array]:
+        drawn = sequential_draw(compiled.layout, compiled.arrays, key, first, n, layer, findings)
+        return drawn.states, drawn.log_weight
+
+    return draw
+
+
+def _layer(model: Marginalizer, query: Query, head: str) -> Layer:
+    known, values = model.arrays([query.evidence])
+    if model.student is None:
+        return trunk_layer(
+            model.trunk, head, model.recipe.encoding, model.ragged, *model.prior_slots, jnp.asarray(known), [jnp.asarray(v) for v in values]
+        )
+    virtual = np.zeros(len(model.net), dtype=bool)
+    virtual[list(query.evidence.virtual)] = True
+    messages = None
+    if "message" in model.recipe.architecture.heads:
+        messages = jnp.asarray(model.messages(query.evidence)[:, 1:], jnp.float32)
+    return student_layer(model.student, jnp.asarray(model.features(query.evidence)), messages, jnp.asarray(virtual))

@@ -1,0 +1,241 @@
+"""One question, any method; ``auto`` picks one and says which.
+
+``auto`` (docs/auto.md): exact inference where the pruned query is small; else ``lookahead`` to the target error; where its
+weights are poor, ``adaptive``; where those are poor too and the model has one hidden layer or a student, ``sequential``. The samples of a
+method that was given up are discarded.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from numbers import Real
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from unimarg.conditionals import Draft, Frame, Query, frame_of
+from unimarg.errors import ImpossibleEvidenceError, TooExpensiveError, UsageError, closest, whole_number
+from unimarg.evidence import parse_evidence
+from unimarg.importance import DEFAULT_SAMPLES, MAX_SAMPLES, Estimator, Limits
+from unimarg.network import Floats, Network
+from unimarg.posterior import Posterior
+from unimarg.proposals.adaptive import adapt
+from unimarg.proposals.hybrid import hybrid
+from unimarg.proposals.independent import independent
+from unimarg.proposals.lookahead import lookahead
+from unimarg.proposals.message import message
+from unimarg.proposals.prior import prior
+from unimarg.relevance import relevant
+from unimarg.triangulation import moral_graph, quick_entries
+
+if TYPE_CHECKING:
+    from unimarg.marginalizer import Marginalizer
+
+WITHOUT_MODEL = ("auto", "exact", "prior", "lookahead", "adaptive")
+WITH_MODEL = (*WITHOUT_MODEL, "um", "independent", "hybrid", "message", "sequential")
+TARGET_ERROR = 0.005
+DEFAULT_BETA = 0.25  # the paper finds .1 to .5 good
+EXACT_ENTRIES = 1 << 22  # of the cliques of a query that auto answers exactly: well below a second
+EXACT_PARENTS = 12  # a noisy-max with more unobserved parents is left to sampling
+EXACT_MEMORY = 2.0**30
+PILOT = 1 << 14  # samples by which auto judges a proposal
+POOR = 0.02  # effective samples per sample below which auto looks for another proposal
+
+Progress = Callable[[int, float], None]  # samples so far, seconds
+
+
+@dataclass(frozen=True)
+class Options:
+    """What may be asked of a query beside evidence and targets."""
+
+    samples: int | None = None
+    target_error: float | None = TARGET_ERROR
+    seconds: float | None = None
+    beta: Any = None
+    structure: bool = True
+    seed: int = 0
+    progress: Progress | None = None
+
+    def limits(self) -> Limits:
+        samples = DEFAULT_SAMPLES if self.samples is None else whole_number(self.samples, "the number of samples", 1, MAX_SAMPLES)
+        for name in ("target_error", "seconds"):
+            value = getattr(self, name)
+            if value is not None and (isinstance(value, bool) or not isinstance(value, Real) or not value > 0):
+                raise UsageError(f"{name} must be a number above 0, not {value!r}")
+        return Limits(samples, math.inf if self.seconds is None else float(self.seconds), self.target_error)
+
+
+def infer(
+    net: Network,
+    evidence: Mapping[str, object] | Iterable[Mapping[str, object]] | None = None,
+    targets: Sequence[str] | None = None,
+    method: str = "auto",
+    **options: Any,
+) -> Posterior | list[Posterior]:
+    """Posterior marginals without a trained model.
+
+    ``method`` is auto, exact, prior, lookahead or adaptive. ``options``: ``samples``, ``target_error`` (the largest standard error over the
+    targets; None: draw all samples), ``seconds``, ``structure``, ``seed``. For several evidence sets give a list of them: the
+    answers are a list too, each with its own stopping.
+
+    >>> from unimarg.network import NoisyOr, Variable
+    >>> net = Network([Variable("rain"), Variable("wet")], {"wet": ["rain"]}, {"rain": [0.8, 0.2], "wet": NoisyOr(0.1, [0.8])})
+    >>> round(infer(net, {"wet": "yes"})["rain"]["yes"], 4)
+    0.6721
+    """
+    return answer(net, None, evidence, targets, method, **options)
+
+
+def answer(net: Network, model: Marginalizer | None, evidence: Any, targets: Sequence[str] | None, method: str, **options: Any) -> Any:
+    """``infer`` and ``Marginalizer.query``."""
+    _check(method, model, options)
+    made = Options(**options)
+    made.limits()
+    if evidence is None or isinstance(evidence, Mapping):
+        return Asked(net, model, evidence, targets, made).by(method)
+    asked = [Asked(net, model, e, targets, made) for e in evidence]
+    with ThreadPoolExecutor() as pool:  # preparing one while another is sampled
+        return list(pool.map(lambda a: a.by(method), asked))
+
+
+def _check(method: str, model: Marginalizer | None, options: Mapping[str, Any]) -> None:
+    if method not in WITH_MODEL:
+        raise UsageError(f"there is no method {method!r}; {closest(method, WITH_MODEL)}")
+    if model is None and method not in WITHOUT_MODEL:
+        raise UsageError(f"the method {method!r} needs a trained model; without one there are {', '.join(WITHOUT_MODEL)}")
+    for name in options:
+        if name not in Options.__dataclass_fields__:
+            raise UsageError(f"there is no option {name!r}; {closest(name, list(Options.__dataclass_fields__))}")
+
+
+class Asked:
+    """One evidence set and its targets."""
+
+    def __init__(self, net: Network, model: Marginalizer | None, evidence: Any, targets: Sequence[str] | None, options: Options):
+        self.began = time.perf_counter()
+        if isinstance(targets, str):
+            raise UsageError(f"targets must be a list of names, not the string {targets!r}")
+        self.net, self.model, self.options = net, model, options
+        self.given, self.names = evidence, targets
+        nodes = range(len(net)) if targets is None else [net.find(t) for t in targets]
+        self.query = Query.make(net, parse_evidence(net, evidence), tuple(nodes))
+        self.frame: Frame = frame_of(net)
+        self.limits = options.limits()
+
+    def by(self, method: str) -> Posterior:
+        if method == "exact":
+            return self._exact()
+        if method == "um":
+            assert self.model is not None
+            return self.model.one_shot(self.given, self.names)
+        if method == "auto" and self._small():
+            try:
+                return self._exact(EXACT_MEMORY)
+            except TooExpensiveError:
+                pass
+        self._rule_out()
+        return self._auto() if method == "auto" else self._sampled(method).posterior(method, self.limits, self._seconds())
+
+    def _seconds(self) -> float:
+        return time.perf_counter() - self.began
+
+    # --- exact
+
+    def _exact(self, memory: float | None = None) -> Posterior:
+        from unimarg.exact import exact
+
+        return exact(self.net, self.given, self.names, **({} if memory is None else {"memory": memory}))
+
+    def _small(self) -> bool:
+        """Whether exact inference is quick: by a cheap elimination of what the targets depend on."""
+        known = self.query.evidence.hard
+        kept = relevant(self.net, self.query.evidence, self.query.targets)
+        scopes = [[v for v in (*self.net.parents[i], i) if v not in known] for i in kept]
+        if any(self.frame.large[i] and len(s) > EXACT_PARENTS for i, s in zip(kept, scopes, strict=True)):
+            return False
+        logs = np.log(self.net.cards.astype(float)).tolist()
+        return quick_entries(moral_graph(scopes), logs, EXACT_ENTRIES) <= EXACT_ENTRIES
+
+    def _rule_out(self) -> None:
+        """Impossible evidence is an error where that can be proven."""
+        allowed = [self.query.likelihood[i : i + 1, :k] > 0 for i, k in enumerate(self.net.cards)]
+        for i, possible in enumerate(self.frame.support.narrow(allowed)):
+            if not possible.any():
+                raise ImpossibleEvidenceError(f"the evidence is impossible: it leaves no state for {self.net.names[i]!r}")
+
+    # --- sampling
+
+    def _sampled(self, method: str, limits: Limits | None = None) -> Estimator:
+        estimator = self.estimator(method)
+        estimator.run(limits or self.limits, self.options.seed, progress=self.options.progress)
+        return estimator
+
+    def estimator(self, method: str) -> Estimator:
+        """Ready to draw from a proposal."""
+        frame, query, options = self.frame, self.query, self.options
+        if method == "adaptive":
+            given, spent = adapt(lookahead(frame, query), options.seed)
+            return Estimator(frame, query, given, spent=spent)
+        if method == "sequential":
+            from unimarg.proposals.sequential import sequential
+
+            assert self.model is not None
+            means = prior(frame, query, options.structure).finish()
+            return Estimator(frame, query, means, sequential(self.model, query, options.structure))
+        return Estimator(frame, query, self.draft(method).finish())
+
+    def draft(self, method: str) -> Draft:
+        frame, query, structure = self.frame, self.query, self.options.structure
+        if method == "prior":
+            return prior(frame, query, structure)
+        if method == "lookahead":
+            return lookahead(frame, query)
+        assert self.model is not None
+        if method == "message":
+            return message(frame, query, self.model.messages(query.evidence), structure)
+        marginals = by_node(self.model.marginals([query.evidence])[0], self.net)
+        if method == "independent":
+            return independent(frame, query, marginals, structure)
+        beta = DEFAULT_BETA if self.options.beta is None else self.options.beta
+        return hybrid(frame, query, marginals, _beta(beta, self.net), structure)
+
+    def _auto(self) -> Posterior:
+        """Proposals in turn, until one does well; what did best is answered."""
+        methods = ["lookahead", "adaptive"]
+        if self.model is not None and self.model.sequential:
+            methods.append("sequential")
+        tried: list[str] = []
+        best: tuple[float, str, Estimator] | None = None
+        for method in methods:
+            pilot = self._sampled(method, replace(self.limits, samples=min(PILOT, self.limits.samples)))
+            share = pilot.total.ess / max(pilot.total.samples, 1)
+            tried.append(f"{method} (ESS {share:.1%})")
+            if best is None or share > best[0]:
+                best = (share, method, pilot)
+            if share >= POOR:
+                break
+        assert best is not None
+        _, method, estimator = best
+        estimator.run(self.limits, self.options.seed, progress=self.options.progress)
+        found = estimator.posterior(method, self.limits, self._seconds())
+        return replace(found, message="; ".join(m for m in (found.message, f"auto tried {', '.join(tried)}") if m))
+
+
+def by_node(states: Floats, net: Network) -> Floats:
+    """States of all nodes side by side, as ``[nodes, card]`` padded with zeros."""
+    out = np.zeros((len(net), int(net.cards.max())))
+    out[np.arange(out.shape[1]) < net.cards[:, None]] = states
+    return out
+
+
+def _beta(beta: Any, net: Network) -> Floats:
+    values = np.asarray(beta, dtype=float)
+    if values.shape not in ((), (len(net),)):
+        raise UsageError(f"beta must be a number or one for each of the {len(net)} variables, not an array {list(values.shape)}")
+    if not ((values >= 0) & (values <= 1)).all():
+        raise UsageError(f"beta must lie between 0 and 1, not {beta!r}")
+    return np.broadcast_to(values, len(net))

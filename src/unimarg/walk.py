@@ -1,0 +1,330 @@
+"""Draw the nodes one after another, each from a conditional that a proposal decides, and keep the weights.
+
+The order, the conditionals and the evidence are data (``conditionals.Conditionals``), so that one compiled program serves
+every query of a network. With t_i = P(x_i | pa_i) l_i(x_i), l_i the likelihood of a finding at node i (one where there is none),
+
+    log w = sum over i of [ log t_i(x_i) - log q_i(x_i | what was drawn before) ]
+
+is summed node by node, and is exactly 0 where q = P. A node's conditional is one of
+
+    TABLE         a table over some nodes drawn before, inverted by integers as in ``compiled``
+    TILTED        the same, times D
+    NOISY         a noisy-max too large for a table: q = (1 - beta) t f exp(lambda) D / Z + beta u, with f a table or 1
+    PLAIN_*       P(x_i | pa_i) itself: nothing to weigh
+
+D is what hidden noisy-max children say. For each such child c the sums of log P(X_c <= k | parents) are kept, with what parents not
+yet drawn contribute in expectation; D(s) = prod_c sum_k b_ck P(X_c = k | x_i = s, drawn, expected), b_c what lies below c.
+
+A step may also draw a part of a node: an observed noisy-max as a chain of maxima over its parents (see ``proposals.lookahead``),
+each link overwriting the one before.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from unimarg.compiled import log_p_noisy
+from unimarg.conditionals import (
+    DRAWN,
+    NOISY,
+    NOISY_MEAN,
+    PLAIN_NOISY,
+    PLAIN_TABLE,
+    TABLE,
+    TABLE_MEAN,
+    TILTED,
+    Conditionals,
+    Edges,
+    Mean,
+    Shape,
+    Step,
+)
+from unimarg.counter import Key, words
+
+assert (PLAIN_TABLE, TABLE, PLAIN_NOISY, NOISY, TILTED) == (0, 1, 2, 3, 4)  # the order of the branches below
+assert (DRAWN, TABLE_MEAN, NOISY_MEAN) == (0, 1, 2)
+
+
+def walk(
+    shape: Shape, given: Conditionals, key: Key, first: jax.Array, n: int, forced: jax.Array | None = None
+) -> tuple[jax.Array, jax.Array]:
+    """States ``[nodes, n]`` and log weights ``[n]`` of the samples from number ``first`` (lower and upper word) on.
+
+    With ``forced`` states ``[steps, n]`` nothing is drawn: these states' weights are given.
+    """
+    return _walk(shape, given, key, first, n, forced, False)[:2]
+
+
+def trace(shape: Shape, given: Conditionals, key: Key, first: jax.Array, n: int) -> tuple[jax.Array, jax.Array]:
+    """What every step drew, ``[most steps, n]``, and the log weights: links keep their states here."""
+    return _walk(shape, given, key, first, n, None, True)[2:0:-1]
+
+
+@partial(jax.jit, static_argnames=("shape", "n", "keep"))
+def _walk(shape: Shape, given: Conditionals, key: Key, first: jax.Array, n: int, forced: jax.Array | None, keep: bool) -> Any:
+    samples = first[0] + lax.iota(jnp.uint32, n)
+
+    def body(t: jax.Array, carry: Any) -> Any:
+        states, log_w, kept, sums = carry
+        now: Step = jax.tree.map(lambda a: lax.dynamic_index_in_dim(a, t, 0, keepdims=False), given.steps)
+        here = Here(given, now, states, sums, *words(key, samples, (now.number.astype(jnp.uint32) + first[1])[None]))
+        if forced is not None:
+            here = here._replace(fixed=lax.dynamic_index_in_dim(forced, t, 0, keepdims=False).astype(jnp.int32))
+        noisy = [_plain_table] * 3 if given.noisy is None else [_plain_noisy, _noisy, _tilted]
+        new, gain = lax.switch(now.mode, [lambda b=b: b(here) for b in (_plain_table, _table, *noisy)])
+        states = lax.dynamic_update_slice(states, new.astype(shape.dtype)[None], (now.node, 0))
+        if kept is not None:
+            kept = lax.dynamic_update_slice(kept, new.astype(shape.dtype)[None], (t, 0))
+        return states, log_w + gain, kept, None if sums is None else _settle(given.edges, now, new, sums)
+
+    sums = None if given.edges is None else jnp.broadcast_to(given.edges.start[..., None], (*given.edges.start.shape, n))
+    kept = jnp.zeros((len(given.steps.node), n), shape.dtype) if keep else None
+    begin = (jnp.zeros((shape.nodes, n), shape.dtype), jnp.zeros(n), kept, sums)
+    return lax.fori_loop(0, given.count, body, begin)
+
+
+class Here(NamedTuple):
+    """A step of the walk."""
+
+    given: Conditionals
+    now: Step
+    states: jax.Array
+    sums: jax.Array | None  # [large noisy-max nodes, card - 1, n]
+    high: jax.Array  # random words [1, n]
+    low: jax.Array
+    fixed: jax.Array | None = None
+
+
+# --- one node: each gives the states and what they add to the log weight
+
+
+def _plain_table(here: Here) -> tuple[jax.Array, jax.Array]:
+    return _invert(here, table_entries(here.now, here.states)), jnp.zeros(here.states.shape[1])
+
+
+def _table(here: Here) -> tuple[jax.Array, jax.Array]:
+    base = table_entries(here.now, here.states)
+    state = _invert(here, base)
+    return state, here.given.log_ratio.at[base + state].get(mode="promise_in_bounds")
+
+
+def _plain_noisy(here: Here) -> tuple[jax.Array, jax.Array]:
+    return _draw(here, _log_p_noisy(here.given, here.now, here.states)), jnp.zeros(here.states.shape[1])
+
+
+def _noisy(here: Here) -> tuple[jax.Array, jax.Array]:
+    now = here.now
+    target = [p + now.log_likelihood[k] for k, p in enumerate(_log_p_noisy(here.given, now, here.states))]
+    log_a = [t + now.tilt[k] for k, t in enumerate(target)]
+    if here.sums is not None:
+        table, say = _log_table(here, len(target)), _children_say(here, len(target))
+        log_a = [a + jnp.where(now.half > 0, t, 0) + d for a, t, d in zip(log_a, table, say, strict=True)]
+    total = _logsumexp(log_a)
+    log_a = [a - total for a in log_a]
+    other = [jnp.where(t > -jnp.inf, now.log_other[k], -jnp.inf) for k, t in enumerate(target)]
+    scale = _logsumexp(other)
+    mixed = [
+        jnp.logaddexp(jnp.log1p(-now.beta) + a, jnp.log(now.beta) + b - jnp.where(scale > -jnp.inf, scale, 0))
+        for a, b in zip(log_a, other, strict=True)
+    ]
+    log_q = [jnp.where(now.beta > 0, m, a) for m, a in zip(mixed, log_a, strict=True)]
+    impossible = total == -jnp.inf  # nothing fits what was drawn before: any state will do, the weight is 0
+    log_q = [jnp.where(impossible, -float(np.log(len(log_q))), q) for q in log_q]
+    state = _draw(here, log_q)
+    return state, jnp.where(impossible, -jnp.inf, _pick(target, state) - _pick(log_q, state))
+
+
+def _tilted(here: Here) -> tuple[jax.Array, jax.Array]:
+    if here.sums is None:
+        return _table(here)
+    assert here.given.edges is not None
+    card = here.given.edges.effect.shape[1]
+    base = table_entries(here.now, here.states)
+    say = _children_say(here, card)
+    log_q = [q + d for q, d in zip(_log_table(here, card), say, strict=True)]
+    total = _logsumexp(log_q)
+    state = _draw(here, [q - total for q in log_q])
+    return state, here.given.log_ratio.at[base + state].get(mode="promise_in_bounds") + total - _pick(say, state)
+
+
+# --- parts of a node's step
+
+
+def table_entries(now: Step | Mean, states: jax.Array) -> jax.Array:
+    """Where the row of the node's table begins that the states select, ``[n]``."""
+
+    def add(c: jax.Array, index: jax.Array) -> jax.Array:
+        row = lax.dynamic_index_in_dim(states, now.context[c], 0, keepdims=False)
+        return index + now.strides[c] * row.astype(jnp.int32)
+
+    return lax.fori_loop(0, now.contexts, add, jnp.broadcast_to(now.offset, states.shape[1:]))
+
+
+def _invert(here: Here, base: jax.Array) -> jax.Array:
+    """The number of k with u < 2^32 P(X > k), by bisection; an even word never reaches the all-ones threshold."""
+    if here.fixed is not None:
+        return here.fixed
+    even = here.high[0] & np.uint32(0xFFFFFFFE)
+
+    def halve(carry: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+        step, state = carry
+        above = even < here.given.high.at[base + state + (step - 1)].get(mode="promise_in_bounds")
+        return step // 2, state + jnp.where(above, step, 0)
+
+    return lax.while_loop(lambda c: c[0] > 0, halve, (here.now.half, jnp.zeros_like(base)))[1]
+
+
+def _draw(here: Here, log_q: list[jax.Array]) -> jax.Array:
+    """A state from its log probabilities; the random number is precise near 0 and near 1."""
+    if here.fixed is not None:
+        return here.fixed
+    high, low = here.high[0], here.low[0]
+    below = high.astype(jnp.float32) * np.float32(2.0**-32) + low.astype(jnp.float32) * np.float32(2.0**-64)
+    above = (~high).astype(jnp.float32) * np.float32(2.0**-32) + (~low).astype(jnp.float32) * np.float32(2.0**-64)
+    q = [jnp.exp(a) for a in log_q]
+    state, head = jnp.zeros(high.shape, jnp.int32), jnp.zeros(high.shape)
+    tails = [jnp.zeros(high.shape)]
+    for p in reversed(q[1:]):
+        tails.append(tails[-1] + p)
+    for p, tail in zip(q[:-1], reversed(tails[1:]), strict=True):
+        head = head + p
+        state = state + jnp.where(tail <= head, below < tail, above >= head)
+    return state
+
+
+def _logsumexp(parts: list[jax.Array]) -> jax.Array:
+    top = parts[0]
+    for p in parts[1:]:
+        top = jnp.maximum(top, p)
+    safe = jnp.where(top > -jnp.inf, top, 0)
+    total = jnp.exp(parts[0] - safe)
+    for p in parts[1:]:
+        total = total + jnp.exp(p - safe)
+    return jnp.log(total) + safe
+
+
+def _pick(parts: list[jax.Array], state: jax.Array) -> jax.Array:
+    out = parts[0]
+    for k, p in enumerate(parts[1:], 1):
+        out = jnp.where(state == k, p, out)
+    return out
+
+
+def _log_p_noisy(given: Conditionals, now: Step | Mean, states: jax.Array) -> list[jax.Array]:
+    """log P(x_i = k | pa_i) of a noisy-max node, ``[n]`` for each state."""
+    block = jax.tree.map(lambda a: lax.dynamic_index_in_dim(a, now.noisy, 0, keepdims=False), given.noisy)
+    return [p[0] for p in log_p_noisy(block, states)]
+
+
+def _log_table(here: Here, card: int) -> list[jax.Array]:
+    """log of the row of the step's table, -inf for states that the node lacks, ``[n]`` for each."""
+    base = table_entries(here.now, here.states)
+    width = 2 * here.now.half
+    rows = [here.given.prob.at[base + jnp.minimum(k, jnp.maximum(width - 1, 0))].get(mode="promise_in_bounds") for k in range(card)]
+    return [jnp.where(k < width, jnp.log(r), -jnp.inf) for k, r in enumerate(rows)]
+
+
+# --- what hidden noisy-max children say
+
+
+def _children_say(here: Here, card: int) -> list[jax.Array]:
+    """log D(s) for each state s of the node, ``[n]`` each."""
+    edges, sums, now = here.given.edges, here.sums, here.now
+    assert edges is not None
+    assert sums is not None
+
+    def add(e: jax.Array, say: jax.Array) -> jax.Array:
+        child = edges.child[e]
+        rest = lax.dynamic_index_in_dim(sums, child, 0, keepdims=False)
+
+        def state(s: jax.Array, say: jax.Array) -> jax.Array:
+            log_z = _log_z(rest, edges.effect[e, s] - edges.expected[e], edges.below[child], edges.steps[child])
+            return lax.dynamic_update_index_in_dim(say, say[s] + log_z, s, 0)
+
+        return lax.fori_loop(0, now.card, state, say)
+
+    say = lax.fori_loop(now.edges[0], now.edges[1], add, jnp.zeros((card, sums.shape[-1])))
+    return [say[s] for s in range(card)]
+
+
+def _log_z(sums: jax.Array, change: jax.Array, below: jax.Array, steps: jax.Array) -> jax.Array:
+    """log sum_k b_k P(X = k), from the ``steps`` differences D_k of log cumulative probabilities, ``[card - 1, n]``."""
+
+    def add(back: jax.Array, carry: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+        k = steps - 1 - back
+        cdf, z = carry
+        factor = jnp.exp(jnp.minimum(sums[k] + change[k], 0))
+        return cdf * factor, z + below[k + 1] * cdf * (1 - factor)
+
+    n = sums.shape[1]
+    cdf, z = lax.fori_loop(0, steps, add, (jnp.ones(n), jnp.zeros(n)))
+    return jnp.log(jnp.maximum(z + below[0] * cdf, np.float32(1e-30)))
+
+
+def _settle(edges: Edges | None, now: Step, state: jax.Array, sums: jax.Array) -> jax.Array:
+    """The expected effect of the node on its children gives way to that of its state."""
+    assert edges is not None
+
+    def one(e: jax.Array, sums: jax.Array) -> jax.Array:
+        child = edges.child[e]
+
+        def step(k: jax.Array, sums: jax.Array) -> jax.Array:
+            row = sums[child, k] + (edges.effect[e, :, k] - edges.expected[e, k])[state]
+            return lax.dynamic_update_slice(sums, row[None, None], (child, k, 0))
+
+        return lax.fori_loop(0, edges.steps[child], step, sums)
+
+    return lax.fori_loop(now.edges[0], now.edges[1], one, sums)
+
+
+# --- sums over the samples
+
+
+@partial(jax.jit, static_argnames=("shape",))
+def weighted_sums(shape: Shape, given: Conditionals, states: jax.Array, log_w: jax.Array, centre: jax.Array) -> tuple[jax.Array, ...]:
+    """Sums of w and w^2 (weights scaled by their maximum), and for each node and state those of w g, w^2 g, w^2 g^2.
+
+    g = f - centre, where f is the indicator of the state, or P(x_i = k | pa_i) where the node has no finding below it.
+    """
+    top = log_w.max()
+    w = jnp.where(log_w > -jnp.inf, jnp.exp(log_w - jnp.where(top > -jnp.inf, top, 0)), 0)
+    w2 = w * w
+
+    def node(at: jax.Array, out: jax.Array) -> jax.Array:
+        mean: Mean = jax.tree.map(lambda a: lax.dynamic_index_in_dim(a, at, 0, keepdims=False), given.means)
+        middle = centre[mean.node]
+
+        def sums_of(f: jax.Array, k: Any) -> jax.Array:
+            g = f - middle[k]
+            w2g = w2 * g
+            return jnp.stack([(w * g).sum(), w2g.sum(), (w2g * g).sum()])
+
+        def by_state(value: Any) -> jax.Array:
+            def one(k: jax.Array, out: jax.Array) -> jax.Array:
+                return out.at[k].set(sums_of(value(k), k))
+
+            return lax.fori_loop(0, mean.card, one, jnp.zeros((shape.card, 3)))
+
+        def drawn() -> jax.Array:
+            state = lax.dynamic_index_in_dim(states, mean.node, 0, keepdims=False)
+            return by_state(lambda k: (state == k.astype(state.dtype)).astype(jnp.float32))
+
+        def table_mean() -> jax.Array:
+            base = lax.optimization_barrier(table_entries(mean, states))
+            return by_state(lambda k: given.prob.at[base + k].get(mode="promise_in_bounds"))
+
+        def noisy_mean() -> jax.Array:
+            log_p = _log_p_noisy(given, mean, states)
+            sums = jnp.stack([sums_of(jnp.exp(p), k) for k, p in enumerate(log_p[: shape.card])])
+            return jnp.pad(sums, ((0, shape.card - len(sums)), (0, 0)))
+
+        found = lax.switch(mean.kind, [drawn, table_mean] + ([noisy_mean] if given.noisy is not None else []))
+        return lax.dynamic_update_index_in_dim(out, found, mean.node, 0)
+
+    return top, w.sum(), w2.sum(), lax.fori_loop(0, given.mean_count, node, jnp.zeros((shape.nodes, shape.card, 3)))
