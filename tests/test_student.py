@@ -139,7 +139,16 @@ def explaining_away(causes: int = 6, effects: int = 4):
 def test_a_student_learns_what_messages_cannot():
     net = explaining_away()
     findings = Among(UniformRate(), tuple(range(6, 10)))
-    options = {"hidden": (48,), "batch": 256, "virtual": 0, "rounds": 0, "student": 48, "message_weight": 1, "learning_rate": 5e-3, "warm_up": 20}
+    options = {
+        "hidden": (48,),
+        "batch": 256,
+        "virtual": 0,
+        "rounds": 0,
+        "student": 48,
+        "message_weight": 1,
+        "learning_rate": 5e-3,
+        "warm_up": 20,
+    }
     model = um.train(net, "default", "800 steps", 1, mask=findings, **options)
     compiled = compile_network(net)
     plan = Plan(compiled.layout, model.ragged, model.recipe, 1, False)

@@ -86,7 +86,7 @@ class Marginalizer:
     @property
     def sequential(self) -> bool:
         """Whether there is a network of one hidden layer, which sequential importance sampling needs."""
-        plain = not self.recipe.architecture.residual and len(self.recipe.architecture.hidden) == 1
+        plain = not self.recipe.architecture.residual and len(self.recipe.architecture.hidden) == 1 and not self.recipe.rounds
         return plain or self.student is not None
 
     def one_shot(self, evidence: Mapping[str, object] | None, targets: Sequence[str] | None) -> Posterior:

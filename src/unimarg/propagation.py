@@ -71,6 +71,7 @@ class Propagation:
     """Messages of a network's factors; ``rounds`` of them."""
 
     def __init__(self, net: Network, rounds: int):
+        self.net = net
         self.ragged, self.rounds, self.card = Ragged(tuple(net.cards.tolist())), rounds, power_of_two(int(net.cards.max()))
         targets: list[int] = []
         shapes: dict[tuple[int, ...], list[int]] = {}
@@ -95,6 +96,13 @@ class Propagation:
         self.sums = Sums(self.targets, len(net))
         # what a row takes
         self.entries = float(sum(t.size for _, t in self.tables) + 8 * self.card * len(targets))
+
+    def __hash__(self) -> int:
+        return hash((self.rounds, self.ragged))
+
+    def __eq__(self, other: object) -> bool:
+        """Of equal networks: their programs are the same, and compiled once."""
+        return self is other or (isinstance(other, Propagation) and self.rounds == other.rounds and self.net == other.net)
 
     def _noisy(self, net: Network, targets: list[int]) -> Noisy | None:
         nodes = [(i, m) for i, m in enumerate(net.mechanisms) if isinstance(m, NoisyMax)]
