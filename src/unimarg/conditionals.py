@@ -108,9 +108,10 @@ class Query:
     below: np.ndarray  # bool [nodes]: a finding lies below the node
     known: np.ndarray  # bool [nodes]: hard findings
     likelihood: Floats  # [nodes, card]: one-hot, a virtual finding's, or ones; 0 for states a node lacks
+    every: bool = False  # whether all of the closure is drawn, also where a mean would do
 
     @classmethod
-    def make(cls, net: Network, evidence: Evidence, targets: tuple[int, ...]) -> Query:
+    def make(cls, net: Network, evidence: Evidence, targets: tuple[int, ...], every: bool = False) -> Query:
         card = int(net.cards.max())
         likelihood = (np.arange(card) < net.cards[:, None]).astype(float)
         for i, k in evidence.hard.items():
@@ -120,7 +121,7 @@ class Query:
         known = np.zeros(len(net), dtype=bool)
         known[list(evidence.hard)] = True
         closure = np.array(sorted(ancestors(net, {*targets, *evidence.nodes})), dtype=np.int64)
-        return cls(evidence, targets, closure, has_observed_descendant(net, evidence), known, likelihood)
+        return cls(evidence, targets, closure, has_observed_descendant(net, evidence), known, likelihood, every)
 
     @cached_property
     def free(self) -> np.ndarray:
@@ -398,7 +399,7 @@ class Draft:
         # a node whose mean is taken need not be drawn unless others depend on it
         read = np.zeros(n, dtype=bool)
         read[frame.parents_of(query.closure)] = True
-        drawn = needed & (read | ~(query.free & self.plain))
+        drawn = needed & (read | query.every | ~(query.free & self.plain))
         sequence = [s for s in self.sequence if isinstance(s, Link) or drawn[s]]
         nodes = np.array([s.node if isinstance(s, Link) else s for s in sequence], dtype=np.int64)
         contexts, context, strides = (a[nodes] for a in frame.family_contexts)

@@ -24,7 +24,7 @@ from unimarg.importance import DEFAULT_SAMPLES, MAX_SAMPLES, Draw, Estimator, Li
 from unimarg.network import Floats, Network
 from unimarg.posterior import Posterior
 from unimarg.proposals.adaptive import adapt
-from unimarg.proposals.hybrid import hybrid
+from unimarg.proposals.hybrid import as_beta, fit_beta, hybrid, hybrid_by_callable
 from unimarg.proposals.independent import independent
 from unimarg.proposals.lookahead import lookahead
 from unimarg.proposals.message import message
@@ -92,17 +92,18 @@ def infer(
 
 def answer(net: Network, model: Marginalizer | None, evidence: Any, targets: Sequence[str] | None, method: str, **options: Any) -> Any:
     """``infer`` and ``Marginalizer.query``."""
-    _check(method, model, options)
+    check(method, model, options)
     made = Options(**options)
     made.limits()
     if evidence is None or isinstance(evidence, Mapping):
-        return _Asked(net, model, evidence, targets, made).by(method)
-    asked = [_Asked(net, model, e, targets, made) for e in evidence]
+        return Asked(net, model, evidence, targets, made).by(method)
+    asked = [Asked(net, model, e, targets, made) for e in evidence]
     with ThreadPoolExecutor() as pool:  # preparing one while another is sampled
         return list(pool.map(lambda a: a.by(method), asked))
 
 
-def _check(method: str, model: Marginalizer | None, options: Mapping[str, Any]) -> None:
+def check(method: str, model: Marginalizer | None, options: Mapping[str, Any]) -> None:
+    """Whether there is such a method, and such options."""
     if method not in WITH_MODEL:
         raise UsageError(f"there is no method {method!r}; {closest(method, WITH_MODEL)}")
     if model is None and method not in WITHOUT_MODEL:
@@ -112,19 +113,22 @@ def _check(method: str, model: Marginalizer | None, options: Mapping[str, Any]) 
             raise UsageError(f"there is no option {name!r}; {closest(name, list(Options.__dataclass_fields__))}")
 
 
-class _Asked:
+class Asked:
     """One evidence set and its targets."""
 
-    def __init__(self, net: Network, model: Marginalizer | None, evidence: Any, targets: Sequence[str] | None, options: Options):
+    def __init__(
+        self, net: Network, model: Marginalizer | None, evidence: Any, targets: Sequence[str] | None, options: Options, every: bool = False
+    ):
         self.began = time.perf_counter()
         if isinstance(targets, str):
             raise UsageError(f"targets must be a list of names, not the string {targets!r}")
         self.net, self.model, self.options = net, model, options
         self.given, self.names = evidence, targets
         nodes = range(len(net)) if targets is None else [net.find(t) for t in targets]
-        self.query = Query.make(net, parse_evidence(net, evidence), tuple(nodes))
+        self.query = Query.make(net, parse_evidence(net, evidence), tuple(nodes), every)
         self.frame: Frame = frame_of(net)
         self.limits = options.limits()
+        self.note = ""  # what a proposal has to say
 
     def by(self, method: str) -> Posterior:
         if method == "exact":
@@ -132,13 +136,16 @@ class _Asked:
         if method == "um":
             assert self.model is not None
             return self.model.one_shot(self.given, self.names)
-        if method == "auto" and self._small():
+        if method == "auto" and self.small():
             try:
                 return self._exact(EXACT_MEMORY)
             except TooExpensiveError:
                 pass
-        self._rule_out()
-        return self._auto() if method == "auto" else self._sampled(method).posterior(method, self.limits, self._seconds())
+        self.rule_out()
+        if method == "auto":
+            return self._auto()
+        found = self._sampled(method).posterior(method, self.limits, self._seconds())
+        return replace(found, message="; ".join(m for m in (found.message, self.note) if m))
 
     def _seconds(self) -> float:
         return time.perf_counter() - self.began
@@ -150,7 +157,7 @@ class _Asked:
 
         return exact(self.net, self.given, self.names, **({} if memory is None else {"memory": memory}))
 
-    def _small(self) -> bool:
+    def small(self) -> bool:
         """Whether exact inference is quick: by a cheap elimination of what the targets depend on."""
         known = self.query.evidence.hard
         kept = relevant(self.net, self.query.evidence, self.query.targets)
@@ -160,7 +167,7 @@ class _Asked:
         logs = np.log(self.net.cards.astype(float)).tolist()
         return quick_entries(moral_graph(scopes), logs, EXACT_ENTRIES) <= EXACT_ENTRIES
 
-    def _rule_out(self) -> None:
+    def rule_out(self) -> None:
         """Impossible evidence is an error where that can be proven."""
         allowed = [self.query.likelihood[i : i + 1, :k] > 0 for i, k in enumerate(self.net.cards)]
         for i, possible in enumerate(self.frame.support.narrow(allowed)):
@@ -170,24 +177,42 @@ class _Asked:
     # --- sampling
 
     def _sampled(self, method: str, limits: Limits | None = None) -> Estimator:
-        limits, options = limits or self.limits, self.options
+        estimator = self.estimator(method)
+        estimator.run(limits or self.limits, self.options.seed, progress=self.options.progress)
+        return estimator
+
+    def estimator(self, method: str) -> Estimator:
+        """Ready to draw, by a method of this name."""
+        options = self.options
         if method == "sequential":
             from unimarg.proposals.sequential import sequential
 
             assert self.model is not None
-            draft = prior(self.frame, self.query, options.structure)
-            estimator = self._estimator(draft, sequential(self.model, self.query, options.structure))
-        elif method == "adaptive":
-            draft = lookahead(self.frame, self.query)
-            given, _ = adapt(draft, options.seed)
-            estimator = Estimator(self.frame, self.query, given)
-        else:
-            estimator = self._estimator(self._draft(method))
-        estimator.run(limits, options.seed, progress=options.progress)
-        return estimator
+            return self._by_hand(sequential(self.model, self.query, options.structure))
+        if method == "adaptive":
+            given, _ = adapt(lookahead(self.frame, self.query), options.seed)
+            return Estimator(self.frame, self.query, given)
+        if method == "hybrid":
+            return self._hybrid()
+        return Estimator(self.frame, self.query, self._draft(method).finish())
 
-    def _estimator(self, draft: Draft, draw: Draw | None = None) -> Estimator:
-        return Estimator(self.frame, self.query, draft.finish(), draw)
+    def _by_hand(self, draw: Draw) -> Estimator:
+        """With draws that do not come from a walk; means are still taken over P(x_i | pa_i)."""
+        return Estimator(self.frame, self.query, prior(self.frame, self.query, self.options.structure).finish(), draw)
+
+    def _hybrid(self) -> Estimator:
+        frame, query, options, marginals = self.frame, self.query, self.options, self._marginals()
+        beta = DEFAULT_BETA if options.beta is None else options.beta
+        if callable(beta):
+            return self._by_hand(hybrid_by_callable(frame, query, marginals, beta, self.given or {}, options.structure))
+        if isinstance(beta, str) and beta == "fit":
+            beta = fit_beta(frame, query, marginals, options.structure, options.seed)
+            self.note = f"beta {beta:g} did best in a pilot"
+        return Estimator(frame, query, hybrid(frame, query, marginals, as_beta(beta, self.net), options.structure).finish())
+
+    def _marginals(self) -> Floats:
+        assert self.model is not None
+        return by_node(self.model.marginals([self.query.evidence])[0], self.net)
 
     def _draft(self, method: str) -> Draft:
         frame, query, structure = self.frame, self.query, self.options.structure
@@ -198,14 +223,16 @@ class _Asked:
         assert self.model is not None
         if method == "message":
             return message(frame, query, self.model.messages(query.evidence), structure)
-        marginals = by_node(self.model.marginals([query.evidence])[0], self.net)
-        if method == "independent":
-            return independent(frame, query, marginals, structure)
-        beta = DEFAULT_BETA if self.options.beta is None else self.options.beta
-        return hybrid(frame, query, marginals, _beta(beta, self.net), structure)
+        return independent(frame, query, self._marginals(), structure)
 
     def _auto(self) -> Posterior:
-        """Proposals in turn, until one does well; what did best is answered."""
+        method, estimator, tried = self.best()
+        estimator.run(self.limits, self.options.seed, progress=self.options.progress)
+        found = estimator.posterior(method, self.limits, self._seconds())
+        return replace(found, message="; ".join(m for m in (found.message, tried) if m))
+
+    def best(self) -> tuple[str, Estimator, str]:
+        """Proposals in turn, until one does well: the best, with the samples of its pilot, and what was tried."""
         methods = ["lookahead", "adaptive"]
         if self.model is not None and self.model.sequential:
             methods.append("sequential")
@@ -220,10 +247,7 @@ class _Asked:
             if share >= POOR:
                 break
         assert best is not None
-        _, method, estimator = best
-        estimator.run(self.limits, self.options.seed, progress=self.options.progress)
-        found = estimator.posterior(method, self.limits, self._seconds())
-        return replace(found, message="; ".join(m for m in (found.message, f"auto tried {', '.join(tried)}") if m))
+        return best[1], best[2], f"auto tried {', '.join(tried)}"
 
 
 def by_node(states: Floats, net: Network) -> Floats:
@@ -231,12 +255,3 @@ def by_node(states: Floats, net: Network) -> Floats:
     out = np.zeros((len(net), int(net.cards.max())))
     out[np.arange(out.shape[1]) < net.cards[:, None]] = states
     return out
-
-
-def _beta(beta: Any, net: Network) -> Floats:
-    values = np.asarray(beta, dtype=float)
-    if values.shape not in ((), (len(net),)):
-        raise UsageError(f"beta must be a number or one for each of the {len(net)} variables, not an array {list(values.shape)}")
-    if not ((values >= 0) & (values <= 1)).all():
-        raise UsageError(f"beta must lie between 0 and 1, not {beta!r}")
-    return np.broadcast_to(values, len(net))
