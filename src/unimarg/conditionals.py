@@ -57,7 +57,7 @@ class Step(NamedTuple):
     noisy: jax.Array  # number among the large noisy-max nodes
     log_likelihood: jax.Array  # [steps, noisy card], of a noisy-max node's finding
     tilt: jax.Array  # lambda, likewise
-    log_other: jax.Array  # log u, likewise
+    log_other: jax.Array | None  # log u, likewise; None where nothing is mixed in
     beta: jax.Array
     edges: jax.Array  # [steps, 2]: from and to in Edges
 
@@ -177,8 +177,8 @@ class Frame:
         self.noisy_number[members] = np.arange(len(members))
         self.blocks, self.noisy_card, self.arcs = None, 2, Arcs.none(len(net))
         if len(members):
-            self.noisy_card = int(max(self.padded[members]))
-            parent_card = power_of_two(max(int(net.cards[p]) for i in members for p in net.parents[i]))
+            self.noisy_card = int(max(net.cards[members]))
+            parent_card = max(int(net.cards[p]) for i in members for p in net.parents[i])
             kind = Kind(True, 0, self.noisy_card, parent_card, False)
             self.blocks = noisy_blocks(net, kind, [[int(i)] for i in members], np.arange(len(net)), 1)
             self.arcs = Arcs.make(net, members, self.blocks)
@@ -333,7 +333,7 @@ class Draft:
         self.tables: dict[int, Placed] = {}  # of nodes that are not drawn from their own
         self.sequence: list[int | Link] = frame.order.tolist()
         self.tilt = np.zeros((n, frame.noisy_card))
-        self.log_other = np.zeros((n, frame.noisy_card))
+        self.log_other: Floats | None = None
         self.beta = np.zeros(n)
         self.edges: Edges | None = None
         self.edge_range = np.zeros((n, 2), dtype=np.int32)
@@ -420,12 +420,12 @@ class Draft:
         mode = np.where(has_edges & (mode == TABLE) & (number == nodes), TILTED, mode)
         with np.errstate(divide="ignore"):
             log_likelihood = np.log(_widen(query.likelihood, frame.noisy_card))
-        by_node = [a[nodes] for a in (frame.noisy_number, log_likelihood, self.tilt, self.log_other, self.beta)]
-        by_node.append(np.where((number == nodes)[:, None], self.edge_range[nodes], 0))
+        other = None if self.log_other is None else self.log_other[nodes]
+        edges = np.where((number == nodes)[:, None], self.edge_range[nodes], 0)
+        table = (frame.net.cards[nodes], half, offset, contexts, context, strides)
+        noisy = (*(a[nodes] for a in (frame.noisy_number, log_likelihood, self.tilt)), other, self.beta[nodes], edges)
         most = n + frame.links
-        return Step(
-            *(pad_rows(a, most) for a in (nodes, number, mode, frame.net.cards[nodes], half, offset, contexts, context, strides, *by_node))
-        ), len(nodes)
+        return Step(*(None if a is None else pad_rows(a, most) for a in (nodes, number, mode, *table, *noisy))), len(nodes)  # pyright: ignore[reportArgumentType]
 
     def _means(self) -> tuple[Mean, int]:
         frame, query = self.frame, self.query

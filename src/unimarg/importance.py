@@ -123,11 +123,12 @@ def first_sample(number: int) -> jax.Array:
 class Estimator:
     """One query's samples: draws them in chunks, adds them up, and turns the sums into a posterior."""
 
-    def __init__(self, frame: Frame, query: Query, given: Conditionals, draw: Draw | None = None):
+    def __init__(self, frame: Frame, query: Query, given: Conditionals, draw: Draw | None = None, spent: int = 0):
         self.frame, self.query, self.given = frame, query, given
+        self.spent = spent  # samples that went into the proposal
         self.draw = draw or sampler(frame, given)
         self.total = Weighted(frame.shape.nodes, frame.shape.card)
-        self.centre = jnp.zeros((frame.shape.nodes, frame.shape.card))
+        self.centre = self._centre(np.zeros((frame.shape.nodes, frame.shape.card)))
 
     def run(self, limits: Limits, seed: int = 0, chunk: int | None = None, progress: Callable[[int, float], None] | None = None) -> None:
         """Samples until one of the limits."""
@@ -153,12 +154,17 @@ class Estimator:
         if count < size:
             log_w = jnp.where(jnp.arange(size) < count, log_w, -jnp.inf)
         if first == 0:  # a first estimate to centre on: digits are lost otherwise where f hardly varies
-            top, w, _, sums = (
-                np.asarray(a, dtype=np.float64) for a in weighted_sums(self.frame.shape, self.given, states, log_w, self.centre)
-            )
-            self.centre = jnp.asarray(np.clip(sums[..., 0] / w, 0, 1) if w > 0 else sums[..., 0], jnp.float32)
+            pilot = weighted_sums(self.frame.shape, self.given, states, log_w, self.centre)
+            w, sums = (np.asarray(pilot[a], dtype=np.float64) for a in (1, 3))
+            self.centre = self._centre(np.clip(sums[..., 0] / w, 0, 1) if w > 0 else sums[..., 0])
         top, w, w2, sums = weighted_sums(self.frame.shape, self.given, states, log_w, self.centre)
         self.total.add(float(top), float(w), float(w2), np.asarray(sums), np.asarray(log_w)[:count], count)
+
+    def _centre(self, mean: Floats) -> jax.Array:
+        """In float32, a binary node's two adding up to 1 as ``weighted_sums`` asks."""
+        centre = mean.astype(np.float32)
+        centre[:, 0] = np.where(self.frame.net.cards == 2, 1 - centre[:, 1], centre[:, 0])
+        return jnp.asarray(centre)
 
     def reached(self, target_error: float) -> bool:
         total = self.total

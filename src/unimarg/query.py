@@ -128,7 +128,7 @@ class Asked:
         self.query = Query.make(net, parse_evidence(net, evidence), tuple(nodes), every)
         self.frame: Frame = frame_of(net)
         self.limits = options.limits()
-        self.note = ""  # what a proposal has to say
+        self.note, self.spent = "", 0  # what a proposal has to say, and the samples that it took
 
     def by(self, method: str) -> Posterior:
         if method == "exact":
@@ -182,39 +182,26 @@ class Asked:
         return estimator
 
     def estimator(self, method: str) -> Estimator:
-        """Ready to draw, by a method of this name."""
-        options = self.options
+        """Ready to draw from a proposal."""
+        frame, query, options = self.frame, self.query, self.options
+        if method == "adaptive":
+            given, spent = adapt(lookahead(frame, query), options.seed)
+            return Estimator(frame, query, given, spent=spent)
         if method == "sequential":
             from unimarg.proposals.sequential import sequential
 
             assert self.model is not None
-            return self._by_hand(sequential(self.model, self.query, options.structure))
-        if method == "adaptive":
-            given, _ = adapt(lookahead(self.frame, self.query), options.seed)
-            return Estimator(self.frame, self.query, given)
-        if method == "hybrid":
-            return self._hybrid()
-        return Estimator(self.frame, self.query, self._draft(method).finish())
+            return self._drawn_by(sequential(self.model, query, options.structure))
+        if method == "hybrid" and callable(options.beta):
+            return self._drawn_by(hybrid_by_callable(frame, query, self._marginals(), options.beta, self.given or {}, options.structure))
+        given = self.draft(method).finish()
+        return Estimator(frame, query, given, spent=self.spent)
 
-    def _by_hand(self, draw: Draw) -> Estimator:
-        """With draws that do not come from a walk; means are still taken over P(x_i | pa_i)."""
+    def _drawn_by(self, draw: Draw) -> Estimator:
+        """Not by a walk; means are still taken over P(x_i | pa_i)."""
         return Estimator(self.frame, self.query, prior(self.frame, self.query, self.options.structure).finish(), draw)
 
-    def _hybrid(self) -> Estimator:
-        frame, query, options, marginals = self.frame, self.query, self.options, self._marginals()
-        beta = DEFAULT_BETA if options.beta is None else options.beta
-        if callable(beta):
-            return self._by_hand(hybrid_by_callable(frame, query, marginals, beta, self.given or {}, options.structure))
-        if isinstance(beta, str) and beta == "fit":
-            beta = fit_beta(frame, query, marginals, options.structure, options.seed)
-            self.note = f"beta {beta:g} did best in a pilot"
-        return Estimator(frame, query, hybrid(frame, query, marginals, as_beta(beta, self.net), options.structure).finish())
-
-    def _marginals(self) -> Floats:
-        assert self.model is not None
-        return by_node(self.model.marginals([self.query.evidence])[0], self.net)
-
-    def _draft(self, method: str) -> Draft:
+    def draft(self, method: str) -> Draft:
         frame, query, structure = self.frame, self.query, self.options.structure
         if method == "prior":
             return prior(frame, query, structure)
@@ -223,7 +210,17 @@ class Asked:
         assert self.model is not None
         if method == "message":
             return message(frame, query, self.model.messages(query.evidence), structure)
-        return independent(frame, query, self._marginals(), structure)
+        if method == "independent":
+            return independent(frame, query, self._marginals(), structure)
+        beta = DEFAULT_BETA if self.options.beta is None else self.options.beta
+        if isinstance(beta, str) and beta == "fit":
+            beta, self.spent = fit_beta(frame, query, self._marginals(), structure, self.options.seed)
+            self.note = f"beta {beta:g} did best in a pilot"
+        return hybrid(frame, query, self._marginals(), as_beta(beta, self.net), structure)
+
+    def _marginals(self) -> Floats:
+        assert self.model is not None
+        return by_node(self.model.marginals([self.query.evidence])[0], self.net)
 
     def _auto(self) -> Posterior:
         method, estimator, tried = self.best()

@@ -2,9 +2,10 @@
 
 In each round the samples drawn so far from the current q, with weights w, give for every table
 
-    q'(x | c) = [ n_c p(x | c) + alpha q(x | c) ] / (n_c + alpha),    p(x | c) = sum w [x, c] / sum w [c],    n_c = (sum w)^2 / sum w^2 over c
+    q'(x | c) = [ n_c p(x | c) + alpha q(x | c) ] / (n_c + alpha),    p(x | c) = sum w [x, c] / sum w [c]
 
-so that a context c that few samples have seen changes little. A large noisy-max gets lambda_i(k) += log of the weighted over the
+with n_c = (sum w)^2 / sum w^2 over the samples in context c, and only where p differs from q by more than its error: the noise of
+hundreds of tables would multiply. A large noisy-max gets lambda_i(k) += log of the weighted over the
 unweighted frequency of x_i = k, shrunk likewise. Weights are clipped: one lucky sample must not become the proposal. The samples of
 these rounds are not used again.
 """
@@ -21,7 +22,7 @@ from unimarg.walk import trace
 
 ROUNDS, ROUND = 5, 1 << 13  # samples of a round
 ALPHA = 8.0  # samples that the conditional of the round before counts for
-SURE = 3.0  # standard errors by which a frequency must differ: noise in hundreds of tables would multiply
+SURE = 3.0  # standard errors by which p must differ
 CLIP = 0.5  # weights are clipped at n^CLIP times their mean
 STREAM = 0xADA9  # apart from the samples that are used
 

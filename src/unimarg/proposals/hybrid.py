@@ -57,8 +57,8 @@ def _check(values: Floats) -> None:
         raise UsageError(f"beta must lie between 0 and 1, not {wrong.ravel()[0]:g}")
 
 
-def fit_beta(frame: Frame, query: Query, marginals: Floats, structure: bool, seed: int) -> float:
-    """The value with the most effective samples in a short run; its samples are not used again."""
+def fit_beta(frame: Frame, query: Query, marginals: Floats, structure: bool, seed: int) -> tuple[float, int]:
+    """The value with the most effective samples in a short run, and the samples that all runs took; they are not used again."""
     key, n = key_from_seed((seed + STREAM) % 2**64), chunk_size(frame)
     found: dict[float, float] = {}
     for beta in FITTED:
@@ -66,7 +66,7 @@ def fit_beta(frame: Frame, query: Query, marginals: Floats, structure: bool, see
         log_w = np.asarray(walk(frame.shape, given, key, first_sample(0), n)[1], dtype=np.float64)
         w = np.exp(log_w - log_w.max()) if log_w.max() > -np.inf else np.zeros(1)
         found[beta] = w.sum() ** 2 / max((w * w).sum(), 1e-300)
-    return max(found, key=found.__getitem__)
+    return max(found, key=found.__getitem__), n * len(FITTED)
 
 
 def hybrid_by_callable(

@@ -1,7 +1,8 @@
 """SUM-IS: every node given the evidence and all that was drawn before it (paper, section 3).
 
-Without ``structure`` q_i = UM_i(e, x_1 .. x_{i-1}), the paper to the letter. With it q_i is proportional to P(x_i | pa_i) exp(h_i), with h from
-a student, or from the message head of a network of one hidden layer; where no finding lies below i, P(x_i | pa_i) itself.
+Without ``structure`` q_i = UM_i(e, x_1 .. x_{i-1}), the paper to the letter. With it q_i = P(x_i | pa_i) where no finding lies below i, and
+elsewhere q_i is proportional to P(x_i | pa_i) exp(h_i), with h from a student or from the message head of a network of one hidden layer;
+one that has no message head gives UM_i there.
 """
 
 from __future__ import annotations
@@ -27,17 +28,13 @@ def sequential(model: Marginalizer, query: Query, structure: bool = True) -> Dra
     net = model.net
     if not model.sequential:
         raise UsageError("sequential needs a network of one hidden layer or a student; train with preset='paper' or student=256")
-    everywhere = np.ones(len(net), dtype=bool)
-    plain = model.student is None
-    if structure and plain and "message" not in model.recipe.architecture.heads:
-        tilt_tables = False  # a marginal head alone: UM_i where a finding lies below, the table elsewhere
-    else:
-        tilt_tables = structure
-    if not structure and not plain:
+    if not structure and model.student is not None:
         raise UsageError("sequential with structure=False needs a network of one hidden layer, such as preset='paper' trains")
-    table = (~query.below | tilt_tables) if structure else ~everywhere
+    tilted = structure and (model.student is not None or "message" in model.recipe.architecture.heads)  # a table times exp(h)
+    everywhere = np.ones(len(net), dtype=bool)
+    table = (everywhere if tilted else ~query.below) if structure else ~everywhere
     findings = make_findings(net, query.evidence, table, query.below if structure else everywhere)
-    layer = _layer(model, query, "message" if tilt_tables and plain else "marginal")
+    layer = _layer(model, query, "message" if tilted else "marginal")
     compiled = compile_network(net, width=1)
 
     def draw(key: Key, first: jax.Array, n: int) -> tuple[jax.Array, jax.Array]:
