@@ -201,7 +201,7 @@ def joint(net: Network, evidence: Mapping[str, object] | None, names: Sequence[s
 
     Exact, with errors of zero, where ``auto`` finds that quick or ``method="exact"`` asks for it; else from weighted samples.
     ``options`` are those of ``infer``; ``frame.attrs`` has method, status, message, ess, k_hat, samples,
-    log_evidence and log_evidence_error.
+    log_evidence, log_evidence_error and seconds.
     """
     return joint_table(net, None, evidence, names, method, **options)
 
@@ -288,7 +288,7 @@ def _table(asked: Asked, names: Sequence[str], p: Floats, error: Floats, facts: 
     states = [asked.net.variables[asked.net.index[name]].states for name in names]
     frame = pd.DataFrame(list(itertools.product(*states)), columns=list(names))
     frame["probability"], frame["std_error"] = p, error
-    frame.attrs.update(facts)
+    frame.attrs.update(facts | {"seconds": time.perf_counter() - asked.began})
     return frame
 
 
