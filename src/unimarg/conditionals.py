@@ -43,7 +43,7 @@ class Shape(NamedTuple):
 
 
 class Step(NamedTuple):
-    """One draw; all arrays have a leading axis ``[most steps]``, of which ``Conditionals.count`` are taken."""
+    """One draw; all arrays have a leading axis ``[most steps]``, of which ``Conditionals.drawn`` are taken."""
 
     node: jax.Array
     number: jax.Array  # for random numbers: the node's, or a link's own
@@ -74,7 +74,7 @@ class Edges(NamedTuple):
 
 
 class Mean(NamedTuple):
-    """One marginal to be estimated; a leading axis ``[nodes]``, of which ``Conditionals.mean_count`` are taken."""
+    """One marginal to be estimated; a leading axis ``[nodes]``, of which ``Conditionals.estimated`` are taken."""
 
     node: jax.Array
     kind: jax.Array
@@ -88,9 +88,9 @@ class Mean(NamedTuple):
 
 class Conditionals(NamedTuple):
     steps: Step
-    count: jax.Array
+    drawn: jax.Array  # how many steps there are
     means: Mean
-    mean_count: jax.Array
+    estimated: jax.Array  # how many means
     high: jax.Array  # uint32 [capacity]: 2^32 P(X > k)
     prob: jax.Array  # float32: P(X = k)
     log_ratio: jax.Array  # float32: log of P(x_i | pa_i) l_i(x_i) over it
@@ -336,7 +336,7 @@ class Draft:
         self.log_other: Floats | None = None
         self.beta = np.zeros(n)
         self.edges: Edges | None = None
-        self.edge_range = np.zeros((n, 2), dtype=np.int32)
+        self.edge_range = np.zeros((n, 2), dtype=np.int64)
         for begin, table, owner in self.spans():
             likelihood = _widen(query.likelihood, table.shape[1])
             self.target[begin : begin + table.size] = (table * likelihood[owner]).ravel()
@@ -388,8 +388,9 @@ class Draft:
         prob, log_ratio, high = _finished_tables(self)
         steps, count = self._steps()
         means, mean_count = self._means()
-        arrays = (jnp.asarray(a) for a in (high, prob, log_ratio))
-        return Conditionals(steps, jnp.int32(count), means, jnp.int32(mean_count), *arrays, self.frame.blocks, self.edges)
+        counts = jnp.int32(count), jnp.int32(mean_count)
+        tables = jnp.asarray(high), jnp.asarray(prob), jnp.asarray(log_ratio)
+        return Conditionals(steps, counts[0], means, counts[1], *tables, self.frame.blocks, self.edges)
 
     def _steps(self) -> tuple[Step, int]:
         frame, query = self.frame, self.query

@@ -187,7 +187,7 @@ class Estimator:
     def _spread(self) -> Floats:
         """How far f can vary: 1 for an indicator, the range of P(x_i = k | pa_i) for a mean; 0 where nothing is estimated."""
         frame = self.frame
-        count = int(self.given.mean_count)
+        count = int(self.given.estimated)
         node, kind = (np.asarray(a)[:count] for a in (self.given.means.node, self.given.means.kind))
         spread = np.zeros((frame.shape.nodes, frame.shape.card))
         spread[node] = np.where((kind == TABLE_MEAN)[:, None], frame.ranges[node], 1.0)

@@ -91,7 +91,7 @@ def _walk(shape: Shape, given: Conditionals, key: Key, first: jax.Array, n: int,
     sums = None if given.edges is None else jnp.broadcast_to(given.edges.start[..., None], (*given.edges.start.shape, n))
     kept = jnp.zeros((len(given.steps.node), n), shape.dtype) if keep else None
     begin = (jnp.zeros((shape.nodes, n), shape.dtype), jnp.zeros(n), kept, sums)
-    return lax.fori_loop(0, given.count, body, begin)
+    return lax.fori_loop(0, given.drawn, body, begin)
 
 
 class Here(NamedTuple):
@@ -142,6 +142,7 @@ def _noisy(here: Here, card: int) -> tuple[jax.Array, jax.Array]:
 
 def _mixed(now: Step, target: list[jax.Array], log_q: list[jax.Array]) -> list[jax.Array]:
     """(1 - beta) q + beta u, with u renormalised where the target is not 0."""
+    assert now.log_other is not None
     other = [jnp.where(t > -jnp.inf, now.log_other[k], -jnp.inf) for k, t in enumerate(target)]
     scale = _logsumexp(other)
     other = [u - jnp.where(scale > -jnp.inf, scale, 0) for u in other]
@@ -345,7 +346,7 @@ def weighted_sums(shape: Shape, given: Conditionals, states: jax.Array, log_w: j
         found = lax.switch(mean.kind + ((mean.kind == NOISY_MEAN) & (mean.card == 2)), branches)
         return lax.dynamic_update_index_in_dim(out, found, mean.node, 0)
 
-    return top, w.sum(), w2.sum(), lax.fori_loop(0, given.mean_count, node, jnp.zeros((shape.nodes, shape.card, 3)))
+    return top, w.sum(), w2.sum(), lax.fori_loop(0, given.estimated, node, jnp.zeros((shape.nodes, shape.card, 3)))
 
 
 def _both(sums: jax.Array) -> jax.Array:
