@@ -144,7 +144,7 @@ class Propagation:
         out, at = [], 0
         for k, n in self.ragged.groups:
             part = beliefs[at : at + n, 1:k] - beliefs[at : at + n, :1]
-            out.append(part.reshape(n * (k - 1), -1))
+            out.append(part.reshape(n * (k - 1), known.shape[0]))
             at += n
         return jnp.clip(jnp.concatenate(out), -MOST, MOST).T
 
