@@ -50,15 +50,17 @@ def test_info_of_a_model(capsys, model_file):
 
 
 def test_query_of_a_model(capsys, model_file):
-    expected = um.load_model(model_file).query({"dysp": "yes", "xray": {"no": 0.2, "yes": 0.8}})
-    code, out, _ = run(capsys, "query", model_file, "-e", "dysp=yes", "-e", "xray=no:0.2,yes:0.8", "-t", "lung", "--json")
+    expected = um.load_model(model_file).query({"dysp": "yes", "xray": {"no": 0.2, "yes": 0.8}}, method="um")
+    findings = ("-e", "dysp=yes", "-e", "xray=no:0.2,yes:0.8")
+    code, out, _ = run(capsys, "query", model_file, *findings, "-t", "lung", "--method", "um", "--json")
     answer = json.loads(out)
     assert code == 0
     assert answer["method"] == "um"
     assert answer["marginals"]["lung"] == pytest.approx(expected["lung"])
     code, out, _ = run(capsys, "query", model_file, "-e", "dysp=yes", "--method", "exact", "-t", "lung", "--json")
     assert json.loads(out)["marginals"]["lung"] == pytest.approx(um.exact(ASIA, {"dysp": "yes"})["lung"])
-    code, out, _ = run(capsys, "query", model_file, "-e", "dysp=yes")
+    assert json.loads(run(capsys, "query", model_file, *findings, "--json")[1])["method"] == "exact"  # auto, and asia is small
+    code, out, _ = run(capsys, "query", model_file, "-e", "dysp=yes", "--method", "um")
     assert code == 0
     assert "without an error of its own" in out
 

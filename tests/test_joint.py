@@ -270,6 +270,18 @@ def test_best_found_is_no_better_than_the_maximum_and_cannot_be_improved(seed):
     assert found.log_probability == pytest.approx(log.max(), abs=1e-9)  # 8,192 samples of a few hundred states
 
 
+def test_best_found_on_alarm():
+    """The search alone finds what elimination finds, where one variable at a time is not enough."""
+    net = um.example("alarm")
+    x = um.sample(net, 4, seed=2)
+    leaves = [i for i in range(len(net)) if not net.children[i]]
+    for row in x:
+        evidence = {net.names[i]: net.variables[i].states[row[i]] for i in leaves[::2]}
+        exact, found = um.most_probable(net, evidence), um.most_probable(net, evidence, largest=0)
+        assert (exact.exact, found.exact) == (True, False)
+        assert found.log_probability == pytest.approx(exact.log_probability, abs=1e-9)
+
+
 def test_most_probable_with_many_parents():
     """A noisy-or of 40 causes: absent, it falls apart and is exact; present, a sampled answer still finds the likeliest cause."""
     causes = [f"c{i}" for i in range(40)]

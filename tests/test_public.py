@@ -1,6 +1,7 @@
 """What others build on: the public names, and a README that tells the truth."""
 
 import ast
+import importlib
 import re
 import shlex
 from pathlib import Path
@@ -92,6 +93,19 @@ def test_readme_training_runs(tmp_path, monkeypatch):
     exec(readme_block("Training"), names)
     assert names["model"].predict_proba(names["rows"]).shape == (2, 16)
     assert names["model"].history["steps"] == 100
+
+
+def test_readme_queries_run():
+    names: dict[str, Any] = {"um": um, "net": um.example("asia")}
+    exec(readme_block("Any method, with its error"), names)
+    assert (names["post"].method, names["post"].status, len(names["frame"])) == ("lookahead", "ok", 1000)
+
+
+def test_thresholds_in_the_page_on_auto_are_those_of_the_code():
+    listed = re.findall(r"^\| `(\w+)\.(\w+)` \| ([\d.]+) \|", (ROOT / "docs" / "auto.md").read_text(), flags=re.M)
+    assert len(listed) >= 10
+    for module, name, value in listed:
+        assert getattr(importlib.import_module(f"unimarg.{module}"), name) == float(value), name
 
 
 def test_readme_commands_run(tmp_path, monkeypatch, capsys):

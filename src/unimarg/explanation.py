@@ -4,13 +4,15 @@ Exact by elimination with a maximum in place of the sum (Dechter 1999), in log s
 
     m_v(rest) = max over x_v of the sum of the log factors that mention v,     x_v found again from its argmax, last variable first
 
-Else the best of many samples, each improved one variable at a time until none improves it: the best found, and it says so.
+Else the best of many samples, improved one variable at a time, and then whole neighbourhoods at a time: some variables are freed, the
+others stay as they are, and elimination finds the best states of those. It is the best found, and says so.
 """
 
 from __future__ import annotations
 
 import math
 import time
+from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
@@ -23,7 +25,7 @@ from unimarg.importance import chunk_size, first_sample
 from unimarg.mechanism import NoisyMax, pmf_from_log_cdf
 from unimarg.network import Floats, Ints, Network
 from unimarg.query import Asked, Options
-from unimarg.triangulation import eliminate, moral_graph, quick_entries
+from unimarg.triangulation import Graph, eliminate, moral_graph, quick_entries
 
 if TYPE_CHECKING:
     from unimarg.marginalizer import Marginalizer
@@ -31,6 +33,8 @@ if TYPE_CHECKING:
 LARGEST = 1 << 23  # entries of all tables together up to which the answer is exact
 QUICK = 8  # times as many by a quick order, above which no better one is sought
 STARTS, SWEEPS = 32, 100  # samples that are improved; times through all variables
+NEIGHBOURHOODS, IN_VAIN = 200, 40  # that are freed in turn; how many may pass without improvement
+NEIGHBOURHOOD = 1 << 16  # entries of the tables of one
 
 
 @dataclass(frozen=True)
@@ -72,11 +76,16 @@ def explain_all(net: Network, model: Marginalizer | None, evidence: Mapping[str,
     if states is None:
         asked.rule_out()
         states = _by_ascent(asked, fixed, log_l)
-    value = float(net.log_probability(states[None])[0] + log_l[np.arange(len(net)), states].sum())
+    value = float(_score(net, log_l, states[None])[0])
     if value == -math.inf:
         raise ImpossibleEvidenceError("the evidence is impossible")
     assignment = {v.name: v.states[k] for v, k in zip(net.variables, states.tolist(), strict=True)}
     return Explanation(assignment, value, exact, time.perf_counter() - began)
+
+
+def _score(net: Network, log_l: Floats, states: Ints) -> Floats:
+    """log P(x) l(x) of states ``[n, nodes]``."""
+    return net.log_probability(states) + log_l[np.arange(len(net)), states].sum(axis=1)
 
 
 # --- elimination
@@ -168,8 +177,7 @@ def _by_ascent(asked: Asked, fixed: Mapping[int, int], log_l: Floats) -> Ints:
     states = np.unique(np.asarray(drawn)[:, np.asarray(log_w) > -np.inf].T.astype(np.int64), axis=0)
     if not len(states):
         raise SamplingError(f"no sample of {n} was compatible with the evidence", n, 0.0)
-    score = net.log_probability(states) + log_l[np.arange(len(net)), states].sum(axis=1)
-    states = states[np.argsort(-score)[:STARTS]]
+    states = states[np.argsort(-_score(net, log_l, states))[:STARTS]]
     for _ in range(SWEEPS):
         before = states.copy()
         for i in range(len(net)):
@@ -177,8 +185,43 @@ def _by_ascent(asked: Asked, fixed: Mapping[int, int], log_l: Floats) -> Ints:
                 states[:, i] = _conditional(net, log_l, states, i).argmax(axis=1)
         if (states == before).all():
             break
-    score = net.log_probability(states) + log_l[np.arange(len(net)), states].sum(axis=1)
-    return states[score.argmax()]
+    return _by_neighbourhoods(net, states[_score(net, log_l, states).argmax()], fixed, log_l, asked.options.seed)
+
+
+def _by_neighbourhoods(net: Network, states: Ints, fixed: Mapping[int, int], log_l: Floats, seed: int) -> Ints:
+    """Never worse than ``states``: the variables around one drawn at random are set to their best, given all others."""
+    free = [i for i in range(len(net)) if i not in fixed]
+    near = moral_graph((*net.parents[i], i) for i in range(len(net)))
+    rng = np.random.default_rng(seed)
+    best, size, in_vain = _score(net, log_l, states[None])[0], len(free), 0
+    for _ in range(NEIGHBOURHOODS if free else 0):
+        released = _around(near, int(rng.choice(free)), fixed, size)
+        others = {i: int(states[i]) for i in range(len(net)) if i not in released}
+        found = _by_elimination(net, others, log_l, NEIGHBOURHOOD)
+        if found is None:
+            size = max(size // 2, 1)
+            continue
+        size = min(size + size // 4 + 1, len(free))  # as large as it may be
+        value = _score(net, log_l, found[None])[0]
+        in_vain = 0 if value > best + 1e-9 else in_vain + 1
+        if value > best:
+            states, best = found, value
+        if in_vain >= IN_VAIN:
+            break
+    return states
+
+
+def _around(near: Graph, centre: int, fixed: Mapping[int, int], size: int) -> set[int]:
+    """The variables nearest to one, those that are not fixed."""
+    seen, out, waiting = {centre}, set(), deque([centre])
+    while waiting and len(out) < size:
+        i = waiting.popleft()
+        if i not in fixed:
+            out.add(i)
+        for j in sorted(near[i] - seen):
+            seen.add(j)
+            waiting.append(j)
+    return out
 
 
 def _conditional(net: Network, log_l: Floats, states: Ints, i: int) -> Floats:

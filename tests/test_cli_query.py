@@ -1,0 +1,241 @@
+"""``unimarg query``: every method, errors and trust on the terminal, JSON, pictures; samples of a posterior."""
+
+import csv
+import io
+import json
+import math
+import sys
+
+import numpy as np
+import pytest
+
+import unimarg as um
+from models import ASIA, random_model
+from test_cli import run
+from unimarg import plots, terminal
+from unimarg.cli import main
+from unimarg.query import WITH_MODEL, WITHOUT_MODEL
+
+FINDINGS = ("-e", "dysp=yes", "-e", "xray=yes:0.9,no:0.2")
+EVIDENCE = {"dysp": "yes", "xray": {"yes": 0.9, "no": 0.2}}
+
+
+@pytest.fixture(scope="module")
+def model_file(tmp_path_factory) -> str:
+    path = tmp_path_factory.mktemp("models") / "asia.um"
+    random_model(ASIA, preset="paper", heads=("marginal", "message")).save(path)
+    return str(path)
+
+
+@pytest.mark.parametrize("method", [m for m in WITH_MODEL if m != "um"])
+def test_every_method(capsys, model_file, method):
+    source = "asia" if method in WITHOUT_MODEL else model_file
+    code, out, _ = run(capsys, "query", source, *FINDINGS, "-t", "lung", "--method", method, "--samples", "4096", "--json")
+    answer = json.loads(out)
+    assert code == 0
+    assert answer["method"] == ("exact" if method == "auto" else method)
+    assert answer["evidence"] == EVIDENCE
+    truth = um.exact(ASIA, EVIDENCE)["lung"]["yes"]
+    assert abs(answer["marginals"]["lung"]["yes"] - truth) <= 4.5 * answer["std_errors"]["lung"]["yes"] + 1e-9
+    assert answer["samples"] == (0 if answer["method"] == "exact" else 4096)
+    for key in ("status", "message", "log_evidence", "log_evidence_error", "ess", "k_hat", "seconds", "seed"):
+        assert key in answer
+
+
+def test_the_table_says_how_far_to_trust_it(capsys):
+    code, out, _ = run(capsys, "query", "asia", *FINDINGS, "-t", "lung", "--method", "prior", "--samples", "8192")
+    post = um.infer(ASIA, EVIDENCE, ["lung"], "prior", samples=8192, target_error=None)
+    assert code == 0
+    p, error = terminal.digits(post["lung"]["yes"], post.error("lung")["yes"])
+    assert p in out
+    assert error in out
+    trust = out.splitlines()[-1]
+    assert trust.startswith(f"prior, ok, 8,192 samples worth {post.ess:,.0f}, ")
+    assert f"log P(evidence) = {' '.join(terminal.digits(post.log_evidence, post.log_evidence_error))}" in trust
+    assert trust.endswith(" ms")
+
+
+@pytest.mark.parametrize(
+    ("p", "error", "shown"),
+    [
+        (0.123456, 0.0032, ("0.123", "± 0.003")),
+        (0.123456, 0.0013, ("0.1235", "± 0.0013")),
+        (0.123456, 0.00096, ("0.1235", "± 0.0010")),
+        (0.9, 0.3, ("0.9", "± 0.3")),
+        (0.5, 1e-12, ("0.500000", "± 0.000001")),
+        (0.25, 0.0, ("0.2500", "")),
+        (0.25, math.nan, ("0.2500", "")),
+        (math.nan, math.nan, ("unknown", "")),
+    ],
+)
+def test_digits(p, error, shown):
+    assert terminal.digits(p, error) == shown
+
+
+def test_options_reach_the_engine(capsys, model_file):
+    model = um.load_model(model_file)
+    arguments = ("query", model_file, *FINDINGS, "-t", "lung", "--method", "hybrid", "--samples", "4096", "--json")
+    one = json.loads(run(capsys, *arguments, "--beta", "0.1", "--seed", "3", "--no-structure")[1])
+    same = model.query(EVIDENCE, ["lung"], "hybrid", samples=4096, target_error=None, beta=0.1, seed=3, structure=False)
+    assert one["marginals"]["lung"] == same["lung"]
+    assert one["ess"] == pytest.approx(same.ess)
+    assert "did best in a pilot" in json.loads(run(capsys, *arguments, "--beta", "fit")[1])["message"]
+    to_target = json.loads(run(capsys, "query", "asia", *FINDINGS, "--method", "prior", "--target-error", "0.02", "--json")[1])
+    assert max(max(e.values()) for e in to_target["std_errors"].values()) <= 0.02
+    assert to_target["samples"] == 8192  # at the first check
+    soon = json.loads(
+        run(capsys, "query", "asia", *FINDINGS, "--method", "prior", "--samples", "100000000", "--seconds", "0.01", "--json")[1]
+    )
+    assert soon["samples"] < 100_000_000
+
+
+def test_an_answer_not_to_be_trusted_has_exit_code_1(capsys, tmp_path):
+    many = range(20)
+    net = um.Network(
+        [um.Variable(f"{kind}{i}") for i in many for kind in "cf"],
+        {f"f{i}": [f"c{i}"] for i in many},
+        {f"c{i}": [0.999, 0.001] for i in many} | {f"f{i}": [[0.9999, 0.0001], [0.1, 0.9]] for i in many},
+    )
+    um.save(net, tmp_path / "rare.bif")
+    findings = [word for i in many for word in ("-e", f"f{i}=yes")]
+    code, out, err = run(capsys, "query", str(tmp_path / "rare.bif"), *findings, "--method", "prior", "--samples", "8192")
+    assert (code, err) == (1, "")
+    assert "prior, failed, 8,192 samples worth" in out
+    assert "not to be trusted" in out
+    assert run(capsys, "query", str(tmp_path / "rare.bif"), *findings, "-t", "c0")[0] == 0
+
+
+def test_joint(capsys, model_file):
+    truth = um.joint(ASIA, EVIDENCE, ["lung", "bronc"])
+    names = ("--joint", "lung", "--joint", "bronc")
+    for source in ("asia", model_file):
+        code, out, _ = run(capsys, "query", source, *FINDINGS, *names, "--json")
+        answer = json.loads(out)
+        assert (code, answer["method"], answer["ess"]) == (0, "exact", None)
+        assert [c["probability"] for c in answer["combinations"]] == pytest.approx(truth["probability"].tolist())
+    code, out, _ = run(capsys, "query", "asia", *FINDINGS, *names, "--method", "prior", "--samples", "8192")
+    assert code == 0
+    assert "± 0.00" in out
+    assert "prior, ok, 8,192 samples worth" in out
+
+
+def test_most_probable(capsys, model_file):
+    expected = um.most_probable(ASIA, EVIDENCE)
+    for source in ("asia", model_file):
+        answer = json.loads(run(capsys, "query", source, *FINDINGS, "--most-probable", "--json")[1])
+        assert answer["assignment"] == expected.assignment
+        assert (answer["exact"], answer["log_probability"]) == (True, pytest.approx(expected.log_probability))
+    code, out, _ = run(capsys, "query", "asia", *FINDINGS, "--most-probable")
+    assert code == 0
+    assert "the most probable of all" in out
+    assert "dysp" not in out
+
+
+def test_posterior_samples(capfdbinary):
+    with pytest.raises(SystemExit):
+        main(["sample", "asia", "-n", "200", "--seed", "4", "-e", "dysp=yes"])
+    out, err = capfdbinary.readouterr()
+    header, *rows = csv.reader(io.StringIO(out.decode()))
+    frame = um.sample_posterior(ASIA, {"dysp": "yes"}, 200, seed=4)
+    assert header == list(frame.columns)
+    assert rows == frame.to_numpy().tolist()
+    assert b"draws, worth" in err
+    with pytest.raises(SystemExit):
+        main(["sample", "asia", "-n", "200", "--seed", "4", "-e", "dysp=yes", "--indices"])
+    numbers = np.loadtxt(io.BytesIO(capfdbinary.readouterr().out), delimiter=",", skiprows=1, dtype=int)
+    assert (np.array(ASIA.variables[3].states)[numbers[:, 3]] == frame[ASIA.names[3]].to_numpy()).all()
+
+
+# --- pictures
+
+
+def test_plot(capsys, tmp_path):
+    for suffix, start in ((".png", b"\x89PNG"), (".svg", b"<?xml"), (".pdf", b"%PDF")):
+        path = tmp_path / f"asia{suffix}"
+        code, _, _ = run(capsys, "query", "asia", *FINDINGS, "--method", "prior", "--samples", "2000", "--plot", str(path))
+        assert code == 0
+        assert path.read_bytes().startswith(start)
+
+
+def test_bars_and_whiskers_are_the_answer():
+    post = um.infer(ASIA, EVIDENCE, ["lung", "smoke"], "prior", samples=2000, target_error=None)
+    axes = plots.posterior_figure(post).axes[0]
+    expected = [p for name in post for p in post[name].values()]
+    assert [bar.get_width() for bar in axes.patches] == pytest.approx(expected)
+    whiskers = axes.collections[0].get_segments()
+    errors = [e for name in post for e in post.error(name).values()]
+    assert [s[1][0] - s[0][0] for s in whiskers] == pytest.approx([4 * e for e in errors], rel=1e-3)
+    assert {t.get_text() for t in axes.get_yticklabels()} == {"lung", "smoke", "yes", "no"}
+    exact = plots.posterior_figure(um.exact(ASIA, EVIDENCE)).axes[0]
+    assert not exact.collections  # no whiskers where there is no error
+
+
+def test_odd_names_and_many_bars_in_a_picture(tmp_path):
+    variables = [um.Variable(f"$\\frac{{{i}$\n" + "x" * 100, ("$a_$", "b")) for i in range(300)]
+    net = um.Network(variables, {}, {v.name: [0.5, 0.5] for v in variables})
+    post = um.exact(net)
+    plots.save_posterior(post, list(post), tmp_path / "odd.svg")
+    assert "the first 200 of 300 variables" in plots.posterior_figure(post).axes[0].get_title("left")
+
+
+# --- progress
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_a_bar_on_a_terminal_once_it_takes_a_while(monkeypatch):
+    for patience, shown in ((0.0, True), (1000.0, False)):
+        monkeypatch.setattr(terminal, "PATIENCE", patience)
+        stream = Terminal()
+        monkeypatch.setattr(sys, "stderr", stream)
+        with terminal.sampling_bar(1000, None) as progress:
+            assert progress is not None
+            progress(500, 1.0)
+            progress(900, 2.0)
+        assert ("900 samples, 450 a second" in stream.getvalue()) == shown
+
+
+def test_no_bar_elsewhere(monkeypatch):
+    monkeypatch.setattr(sys, "stderr", io.StringIO())
+    with terminal.sampling_bar(1000, None) as progress:
+        assert progress is None
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--method", "hybrid"], "needs a trained model"),
+        (["--method", "lookahed"], "did you mean 'lookahead'"),
+        (["--samples", "0", "--method", "prior"], "number of samples"),
+        (["--target-error", "-1", "--method", "prior"], "target_error"),
+        (["--target-error", "nan", "--method", "prior"], "target_error"),
+        (["--seconds", "0", "--method", "prior"], "seconds"),
+        (["--seed", "-1", "--method", "prior"], "seed"),
+        (["--beta", "much"], "beta must be a number or 'fit'"),
+        (["--plot", "x.jpg"], ".png .svg .pdf"),
+        (["--plot", "no/such/x.png"], "there is no folder"),
+        (["--plot", "x.png", "--most-probable"], "does not go with"),
+        (["--joint", "lungs"], "did you mean 'lung'"),
+        (["--joint", "lung", "--method", "um"], "unimarg train asia"),
+        (["-e", "xray=yes:0,no:0"], "zero for every state"),
+        (["-e", "xray=yes:nan,no:1"], "finite"),
+        (["-e", "either=no", "-e", "lung=yes", "--method", "prior"], "impossible"),
+        (["-e", "either=no", "-e", "lung=yes", "--most-probable"], "impossible"),
+    ],
+)
+def test_mistakes(capsys, tmp_path, monkeypatch, arguments, message):
+    monkeypatch.chdir(tmp_path)
+    code, out, err = run(capsys, "query", "asia", *arguments)
+    assert (code, out) == (2, "")
+    assert message in err
+    assert err.count("\n") == 1
+    assert not list(tmp_path.iterdir())
+
+
+def test_beta_out_of_range(capsys, model_file):
+    code, _, err = run(capsys, "query", model_file, "--method", "hybrid", "--beta", "1.5")
+    assert code == 2
+    assert "between 0 and 1" in err
