@@ -367,8 +367,7 @@ class Draft:
         if tilt is not None:
             self.tilt = _widen(tilt, width)
         if share is not None and other is not None:
-            with np.errstate(divide="ignore"):
-                self.log_other, self.beta = np.log(_widen(other, width)), share
+            self.log_other, self.beta = np.log(np.maximum(_widen(other, width), FLOOR)), share
 
     def add_table(self, scope: list[int], q: Floats, target: Floats) -> Placed:
         """A table q(x | scope), ``[*cards of scope, card]`` and normalised, with its target."""

@@ -129,15 +129,14 @@ def _noisy(here: Here) -> tuple[jax.Array, jax.Array]:
     log_a = [a - total for a in log_a]
     other = [jnp.where(t > -jnp.inf, now.log_other[k], -jnp.inf) for k, t in enumerate(target)]
     scale = _logsumexp(other)
-    mixed = [
-        jnp.logaddexp(jnp.log1p(-now.beta) + a, jnp.log(now.beta) + b - jnp.where(scale > -jnp.inf, scale, 0))
-        for a, b in zip(log_a, other, strict=True)
-    ]
+    mixed = [jnp.logaddexp(jnp.log1p(-now.beta) + a, jnp.log(now.beta) + b - scale) for a, b in zip(log_a, other, strict=True)]
     log_q = [jnp.where(now.beta > 0, m, a) for m, a in zip(mixed, log_a, strict=True)]
     impossible = total == -jnp.inf  # nothing fits what was drawn before: any state will do, the weight is 0
-    log_q = [jnp.where(impossible, -float(np.log(len(log_q))), q) for q in log_q]
+    anything = jnp.where(jnp.arange(len(log_q)) < now.card, -jnp.log(now.card.astype(jnp.float32)), -jnp.inf)
+    log_q = [jnp.where(impossible, anything[k], q) for k, q in enumerate(log_q)]
     state = _draw(here, log_q)
-    return state, jnp.where(impossible, -jnp.inf, _pick(target, state) - _pick(log_q, state))
+    log_t = _pick(target, state)
+    return state, jnp.where(log_t > -jnp.inf, log_t - _pick(log_q, state), -jnp.inf)
 
 
 def _tilted(here: Here) -> tuple[jax.Array, jax.Array]:
