@@ -32,10 +32,11 @@ ALARMING = {"HRBP": 2, "EXPCO2": 0, "BP": 0, "PRESS": [0.1, 0.2, 0.9, 0.4]}
 
 
 def scores(found: Posterior, exact: Posterior) -> np.ndarray:
-    """z of every state where ESS p (1 - p) >= 10."""
+    """z of every state where ESS p (1 - p) >= 10; an error of 0 is for what is known, to rounding."""
     out = []
     for p, q, e in zip(found.probabilities, exact.probabilities, found.std_errors, strict=True):
-        often = found.ess * q * (1 - q) >= 10
+        np.testing.assert_allclose(p[e == 0], q[e == 0], atol=1e-6)
+        often = (found.ess * q * (1 - q) >= 10) & (e > 0)
         out.append((p[often] - q[often]) / e[often])
     return np.concatenate(out)
 
@@ -146,7 +147,7 @@ def test_statuses():
     assert low.status == "low_ess"
     assert "worth" in low.message or "k-hat" in low.message
     assert um.infer(rare, {"sign": "yes"}, method="lookahead").status == "ok"
-    assert um.infer(rare, {"sign": "yes"}, method="prior", samples=10).status == "failed"
+    assert um.infer(rare, {"sign": "yes"}, method="prior", samples=8).status == "failed"
 
 
 def test_k_hat_finds_the_shape_of_pareto_weights():

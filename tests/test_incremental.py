@@ -156,6 +156,14 @@ def test_tables_alone_are_likelihood_weighting():
     states = np.asarray(drawn.states)
     table = net.mechanisms[4].expand()[tuple(states[p] for p in net.parents[4])]
     np.testing.assert_allclose(drawn.log_weight, np.log(np.broadcast_to(table, (64, table.shape[-1]))[:, 0]), rtol=1e-6)
+    free = next(i for i in range(4) if net.cards[i] > 2)
+    two = Evidence({}, {free: np.arange(net.cards[free]) < 2})  # a finding that only rules out
+    drawn = sequential_draw(
+        compiled.layout, compiled.arrays, key_from_seed(2), FIRST, 64, layer, make_findings(net, two, np.ones(5, bool), np.zeros(5, bool))
+    )
+    states = np.asarray(drawn.states)
+    table = net.mechanisms[free].expand()[tuple(states[p] for p in net.parents[free])]
+    np.testing.assert_allclose(drawn.log_weight, np.log(np.broadcast_to(table, (64, table.shape[-1]))[:, :2].sum(axis=1)), atol=1e-6)
     nothing = make_findings(net, Evidence({}, {}), np.ones(5, bool), np.zeros(5, bool))
     drawn = sequential_draw(compiled.layout, compiled.arrays, key_from_seed(2), FIRST, 64, layer, nothing)
     assert (np.asarray(drawn.log_weight) == 0).all()  # exactly

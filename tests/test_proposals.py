@@ -37,10 +37,10 @@ def pmf(rng: np.random.Generator, *shape: int, zeros: float = 0.0) -> np.ndarray
     return p / p.sum(-1, keepdims=True)
 
 
-def noisy_network(seed: int, zeros: float = 0.0) -> Network:
-    """Noisy-max nodes above and below each other, with three parents each, and a table beside them; 432 joint states."""
+def noisy_network(seed: int, zeros: float = 0.0, most: int = 3) -> Network:
+    """Noisy-max nodes above and below each other, with three parents each, and a table beside them; at most 432 joint states."""
     rng = np.random.default_rng(seed)
-    cards = {"a": 2, "b": 3, "c": 2, "m": 3, "n": 2, "t": 2, "z": 3}
+    cards = {"a": 2, "b": 3, "c": 2, "m": most, "n": 2, "t": 2, "z": most}
     parents = {"c": ["a"], "m": ["a", "b", "c"], "n": ["m", "b", "c"], "t": ["m"], "z": ["m", "n", "c"]}
 
     def mechanism(name: str) -> np.ndarray | NoisyMax:
@@ -64,6 +64,7 @@ def frames() -> dict[str, Frame]:
         ("noisy", noisy_network(1), 30),
         ("noisy zeros", noisy_network(2, zeros=0.3), 30),
         ("expanded", noisy_network(1), 256),
+        ("binary", noisy_network(3, most=2), 15),
     ]:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(conditionals, "EXPANDED", expanded)
@@ -87,7 +88,9 @@ BY_HAND = [  # on the noisy networks: roots, the middle and leaves, states to be
 
 def evidence_of(name: str) -> list[Evidence]:
     frame = FRAMES[name]
-    if "noisy" in name or name == "expanded":
+    if name == "binary":
+        found = [Evidence({6: 1}, {}), Evidence({4: 0}, {6: np.array([0.2, 0.9])}), Evidence({5: 1}, {1: np.array([0.1, 0.2, 0.9])})]
+    elif "noisy" in name or name == "expanded":
         found = BY_HAND
     else:
         rng = np.random.default_rng(1)
@@ -151,7 +154,7 @@ class Outcomes(NamedTuple):
 def outcomes(case: Case, given: Conditionals) -> Outcomes:
     """Steps are nodes, and links of an observed noisy-max, each right after its parent."""
     net, hard = case.frame.net, case.query.evidence.hard
-    count = int(given.count)
+    count = int(given.drawn)
     nodes, numbers = (np.asarray(a)[:count].tolist() for a in (given.steps.node, given.steps.number))
     link = [number >= len(net) for number in numbers]
     choices = [
@@ -218,7 +221,7 @@ def contract(case: Case, given: Conditionals) -> tuple[Outcomes, np.ndarray]:
     assert np.log(np.exp(log_t).sum()) == pytest.approx(enumerate_all(case.frame.net, case.query.evidence)[0], abs=1e-9)
     q = np.where(possible, np.exp(log_t - np.where(possible, log_w, 0)), 0)
     drawn, drawn_w = (np.asarray(a) for a in trace(case.frame.shape, given, key_from_seed(1), first_sample(0), DRAWS))
-    follows(every.states, q, log_w, drawn[: int(given.count)].T, drawn_w)
+    follows(every.states, q, log_w, drawn[: int(given.drawn)].T, drawn_w)
     thresholds(given)
     return every, log_w
 
@@ -245,7 +248,7 @@ def thresholds(given: Conditionals) -> None:
     """What tables are inverted by are their probabilities' tails: more digits than draws can show."""
     tails = np.asarray(given.prob, dtype=np.float64)
     high = np.asarray(given.high) / 2.0**32
-    steps = {name: np.asarray(a)[: int(given.count)] for name, a in given.steps._asdict().items()}
+    steps = {name: np.asarray(getattr(given.steps, name))[: int(given.drawn)] for name in ("mode", "half", "offset")}
     for t in np.flatnonzero(np.isin(steps["mode"], (conditionals.PLAIN_TABLE, conditionals.TABLE))):
         width, begin = 2 * int(steps["half"][t]), int(steps["offset"][t])
         row = tails[begin : begin + width]

@@ -43,7 +43,7 @@ class Shape(NamedTuple):
 
 
 class Step(NamedTuple):
-    """One draw; all arrays have a leading axis ``[most steps]``, of which ``Conditionals.count`` are taken."""
+    """One draw; all arrays have a leading axis ``[most steps]``, of which ``Conditionals.drawn`` are taken."""
 
     node: jax.Array
     number: jax.Array  # for random numbers: the node's, or a link's own
@@ -57,7 +57,7 @@ class Step(NamedTuple):
     noisy: jax.Array  # number among the large noisy-max nodes
     log_likelihood: jax.Array  # [steps, noisy card], of a noisy-max node's finding
     tilt: jax.Array  # lambda, likewise
-    log_other: jax.Array  # log u, likewise
+    log_other: jax.Array | None  # log u, likewise; None where nothing is mixed in
     beta: jax.Array
     edges: jax.Array  # [steps, 2]: from and to in Edges
 
@@ -74,7 +74,7 @@ class Edges(NamedTuple):
 
 
 class Mean(NamedTuple):
-    """One marginal to be estimated; a leading axis ``[nodes]``, of which ``Conditionals.mean_count`` are taken."""
+    """One marginal to be estimated; a leading axis ``[nodes]``, of which ``Conditionals.estimated`` are taken."""
 
     node: jax.Array
     kind: jax.Array
@@ -88,9 +88,9 @@ class Mean(NamedTuple):
 
 class Conditionals(NamedTuple):
     steps: Step
-    count: jax.Array
+    drawn: jax.Array  # how many steps there are
     means: Mean
-    mean_count: jax.Array
+    estimated: jax.Array  # how many means
     high: jax.Array  # uint32 [capacity]: 2^32 P(X > k)
     prob: jax.Array  # float32: P(X = k)
     log_ratio: jax.Array  # float32: log of P(x_i | pa_i) l_i(x_i) over it
@@ -176,8 +176,8 @@ class Frame:
         self.noisy_number[members] = np.arange(len(members))
         self.blocks, self.noisy_card, self.arcs = None, 2, Arcs.none(len(net))
         if len(members):
-            self.noisy_card = int(max(self.padded[members]))
-            parent_card = power_of_two(max(int(net.cards[p]) for i in members for p in net.parents[i]))
+            self.noisy_card = int(max(2, *net.cards[members]))
+            parent_card = max(int(net.cards[p]) for i in members for p in net.parents[i])
             kind = Kind(True, 0, self.noisy_card, parent_card, False)
             self.blocks = noisy_blocks(net, kind, [[int(i)] for i in members], np.arange(len(net)), 1)
             self.arcs = Arcs.make(net, members, self.blocks)
@@ -332,10 +332,10 @@ class Draft:
         self.tables: dict[int, Placed] = {}  # of nodes that are not drawn from their own
         self.sequence: list[int | Link] = frame.order.tolist()
         self.tilt = np.zeros((n, frame.noisy_card))
-        self.log_other = np.zeros((n, frame.noisy_card))
+        self.log_other: Floats | None = None
         self.beta = np.zeros(n)
         self.edges: Edges | None = None
-        self.edge_range = np.zeros((n, 2), dtype=np.int32)
+        self.edge_range = np.zeros((n, 2), dtype=np.int64)
         for begin, table, owner in self.spans():
             likelihood = _widen(query.likelihood, table.shape[1])
             self.target[begin : begin + table.size] = (table * likelihood[owner]).ravel()
@@ -386,8 +386,9 @@ class Draft:
         prob, log_ratio, high = _finished_tables(self)
         steps, count = self._steps()
         means, mean_count = self._means()
-        arrays = (jnp.asarray(a) for a in (high, prob, log_ratio))
-        return Conditionals(steps, jnp.int32(count), means, jnp.int32(mean_count), *arrays, self.frame.blocks, self.edges)
+        counts = jnp.int32(count), jnp.int32(mean_count)
+        tables = jnp.asarray(high), jnp.asarray(prob), jnp.asarray(log_ratio)
+        return Conditionals(steps, counts[0], means, counts[1], *tables, self.frame.blocks, self.edges)
 
     def _steps(self) -> tuple[Step, int]:
         frame, query = self.frame, self.query
@@ -418,12 +419,12 @@ class Draft:
         mode = np.where(has_edges & (mode == TABLE) & (number == nodes), TILTED, mode)
         with np.errstate(divide="ignore"):
             log_likelihood = np.log(_widen(query.likelihood, frame.noisy_card))
-        by_node = [a[nodes] for a in (frame.noisy_number, log_likelihood, self.tilt, self.log_other, self.beta)]
-        by_node.append(np.where((number == nodes)[:, None], self.edge_range[nodes], 0))
+        other = None if self.log_other is None else self.log_other[nodes]
+        edges = np.where((number == nodes)[:, None], self.edge_range[nodes], 0)
+        table = (frame.net.cards[nodes], half, offset, contexts, context, strides)
+        noisy = (*(a[nodes] for a in (frame.noisy_number, log_likelihood, self.tilt)), other, self.beta[nodes], edges)
         most = n + frame.links
-        return Step(
-            *(pad_rows(a, most) for a in (nodes, number, mode, frame.net.cards[nodes], half, offset, contexts, context, strides, *by_node))
-        ), len(nodes)
+        return Step(*(None if a is None else pad_rows(a, most) for a in (nodes, number, mode, *table, *noisy))), len(nodes)  # pyright: ignore[reportArgumentType]
 
     def _means(self) -> tuple[Mean, int]:
         frame, query = self.frame, self.query

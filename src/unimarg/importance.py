@@ -128,7 +128,7 @@ class Estimator:
         self.spent = spent  # samples that went into the proposal
         self.draw = draw or sampler(frame, given)
         self.total = Weighted(frame.shape.nodes, frame.shape.card)
-        self.centre = jnp.zeros((frame.shape.nodes, frame.shape.card))
+        self.centre = self._centre(np.zeros((frame.shape.nodes, frame.shape.card)))
 
     def run(self, limits: Limits, seed: int = 0, chunk: int | None = None, progress: Callable[[int, float], None] | None = None) -> None:
         """Samples until one of the limits."""
@@ -156,9 +156,15 @@ class Estimator:
         if first == 0:  # a first estimate to centre on: digits are lost otherwise where f hardly varies
             pilot = weighted_sums(self.frame.shape, self.given, states, log_w, self.centre)
             w, sums = (np.asarray(pilot[a], dtype=np.float64) for a in (1, 3))
-            self.centre = jnp.asarray(np.clip(sums[..., 0] / w, 0, 1) if w > 0 else sums[..., 0], jnp.float32)
+            self.centre = self._centre(np.clip(sums[..., 0] / w, 0, 1) if w > 0 else sums[..., 0])
         top, w, w2, sums = weighted_sums(self.frame.shape, self.given, states, log_w, self.centre)
         self.total.add(float(top), float(w), float(w2), np.asarray(sums), np.asarray(log_w)[:count], count)
+
+    def _centre(self, mean: Floats) -> jax.Array:
+        """In float32, a binary node's two adding up to 1 as ``weighted_sums`` asks."""
+        centre = mean.astype(np.float32)
+        centre[:, 0] = np.where(self.frame.net.cards == 2, 1 - centre[:, 1], centre[:, 0])
+        return jnp.asarray(centre)
 
     def reached(self, target_error: float) -> bool:
         total = self.total
@@ -181,7 +187,7 @@ class Estimator:
     def _spread(self) -> Floats:
         """How far f can vary: 1 for an indicator, the range of P(x_i = k | pa_i) for a mean; 0 where nothing is estimated."""
         frame = self.frame
-        count = int(self.given.mean_count)
+        count = int(self.given.estimated)
         node, kind = (np.asarray(a)[:count] for a in (self.given.means.node, self.given.means.kind))
         spread = np.zeros((frame.shape.nodes, frame.shape.card))
         spread[node] = np.where((kind == TABLE_MEAN)[:, None], frame.ranges[node], 1.0)

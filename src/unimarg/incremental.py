@@ -18,7 +18,8 @@ Pre-activations lie as ``[samples, units]``, for a block of samples that stays i
 
 from __future__ import annotations
 
-from functools import partial
+from functools import partial, reduce
+from itertools import accumulate
 from typing import Any, NamedTuple, TypeAlias
 
 import jax
@@ -39,7 +40,7 @@ from unimarg.trunk import Trunk
 
 Bools: TypeAlias = NDArray[np.bool_]
 
-BLOCK, BLOCK_ACCELERATED = 64, 4096  # samples walked through the nodes together
+BLOCK, BLOCK_ACCELERATED = 128, 4096  # samples walked through the nodes together
 LANES = 128  # partial sums of a dot product: XLA vectorises these on a CPU, and not the product itself
 FEW_STATES = 4  # up to here rows are chosen by comparison, beyond by a product
 
@@ -58,6 +59,7 @@ class Findings(NamedTuple):
 
     observed: jax.Array  # int32 [nodes], -1 where to be drawn
     log_likelihood: jax.Array  # [nodes, K]: log L; 0 where nothing is known, -inf for states that a node lacks
+    virtual: jax.Array  # bool [nodes]: L is not 1
     table: jax.Array  # bool [nodes]
     tilt: jax.Array  # bool [nodes]
 
@@ -69,7 +71,8 @@ def make_findings(net: Network, evidence: Evidence, table: Bools, tilt: Bools) -
     for i, k in enumerate(net.cards):
         with np.errstate(divide="ignore"):
             log_likelihood[i, :k] = np.log(evidence.virtual.get(i, np.ones(k)))
-    return Findings(*map(jnp.asarray, (observed, log_likelihood, table, tilt)))
+    virtual = np.isin(np.arange(len(net)), list(evidence.virtual))
+    return Findings(*map(jnp.asarray, (observed, log_likelihood, virtual, table, tilt)))
 
 
 class Drawn(NamedTuple):
@@ -142,33 +145,39 @@ class _Node(NamedTuple):
 
 
 def _draw(layout: Layout, arrays: Arrays, k: int, node: _Node) -> tuple[jax.Array, ...]:
-    """The state drawn, log P + log L - log q of it, log q, and the rows for ``_grown``."""
-    card = min(layout.kinds[k].card, node.layer.rows.shape[0])
-    log_p = jnp.stack(log_p_of_block(layout, arrays, k, node.position, node.states)[:card])[:, 0]  # [states, samples]
-    lik = node.known.log_likelihood[:card, None]
-    zeros = jnp.zeros((card - 1, node.before.shape[0]))
-    h = lax.cond(node.known.tilt, lambda: _outputs(node.before, node.layer.out[: card - 1], node.layer.bias[: card - 1]), lambda: zeros)
-    h = jnp.pad(h, ((1, 0), (0, 0)))
-    score = h + jnp.where(node.known.table, log_p + lik, jnp.where(jnp.isneginf(lik), -jnp.inf, 0))
-    log_z = jax.nn.logsumexp(score, axis=0)
-    log_q = score - jnp.where(jnp.isneginf(log_z), 0, log_z)  # a dead end, where no state is left, gets the weight 0
-    state = _invert(jnp.exp(log_q), node.high, node.low)
-    chosen = state == jnp.arange(card)[:, None]
+    """The state drawn, log P + log L - log q of it, log q, and the rows for ``_grown``.
 
-    def at(a: jax.Array) -> jax.Array:
-        return jnp.where(chosen, a, 0).sum(axis=0)
+    State by state, so that a CPU gets one loop over the samples in place of many small ones.
+    """
+    known, card = node.known, min(layout.kinds[k].card, node.layer.rows.shape[0])
+    log_p = [p[0] for p in log_p_of_block(layout, arrays, k, node.position, node.states)[:card]]
+    lik = [known.log_likelihood[s] for s in range(card)]
+    out, bias = node.layer.out[: card - 1], node.layer.bias[: card - 1]
+    tilted = lax.cond(known.tilt, lambda: _outputs(node.before, out, bias), lambda: jnp.zeros((card - 1, node.high.shape[0])))
+    h = [jnp.zeros_like(log_p[0]), *tilted]
+    score = [h[s] + jnp.where(known.table, log_p[s] + lik[s], jnp.where(jnp.isneginf(lik[s]), -jnp.inf, 0)) for s in range(card)]
+    top = reduce(jnp.maximum, score)
+    top = jnp.where(jnp.isneginf(top), 0, top)
+    mass = [jnp.exp(a - top) for a in score]
+    total = reduce(jnp.add, mass)
+    state = _invert([m / total for m in mass], node.high, node.low)
+    log_z = top + jnp.log(total)
 
+    def at(values: list[jax.Array]) -> jax.Array:
+        return reduce(lambda a, s: jnp.where(state == s, values[s], a), range(1, card), values[0])
+
+    log_q = at(score) - jnp.where(total > 0, log_z, 0)  # a dead end, where no state is left, gets the weight 0
+    gain = jnp.where(known.table, log_z - at(h), at([p + v for p, v in zip(log_p, lik, strict=True)]) - log_q)
     # exactly 0 where q is the table itself
-    own = node.known.table & ~node.known.tilt & ~(jnp.isfinite(lik) & (lik != 0)).any()
-    gain = jnp.where(node.known.table, log_z - at(h), at(log_p + lik) - at(log_q))
-    return state, jnp.where(own, 0, gain), at(log_q), node.layer.rows
+    own = known.table & ~known.tilt & ~known.virtual
+    return state, jnp.where(own & (total > 0), 0, gain), log_q, node.layer.rows
 
 
 def _observe(layout: Layout, arrays: Arrays, k: int, node: _Node) -> tuple[jax.Array, ...]:
     """As ``_draw``, where there is nothing to draw and the layer knows already."""
-    log_p = jnp.stack(log_p_of_block(layout, arrays, k, node.position, node.states))[:, 0]
+    log_p = [p[0] for p in log_p_of_block(layout, arrays, k, node.position, node.states)]
     state = jnp.broadcast_to(node.known.observed, node.high.shape)
-    gain = jnp.where(state == jnp.arange(len(log_p))[:, None], log_p, 0).sum(axis=0)
+    gain = reduce(lambda a, s: jnp.where(state == s, log_p[s], a), range(1, len(log_p)), log_p[0])
     return state, gain, jnp.zeros_like(gain), jnp.zeros_like(node.layer.rows)
 
 
@@ -192,16 +201,18 @@ def _grown(before: jax.Array, state: jax.Array, rows: jax.Array) -> jax.Array:
     return before + added
 
 
-def _invert(q: jax.Array, high: jax.Array, low: jax.Array) -> jax.Array:
+def _invert(q: list[jax.Array], high: jax.Array, low: jax.Array) -> jax.Array:
     """The state whose share of [0, 1] holds the random number: how many k have u < q(x > k).
 
     Small probabilities keep their digits at both ends; what has none is never drawn.
     """
     below, above = _fraction(high, low), _fraction(~high, ~low)  # u and 1 - u
-    tail = jnp.cumsum(q[::-1], axis=0)[::-1][1:]  # q(x > k)
-    head = jnp.cumsum(q, axis=0)[:-1]  # q(x <= k)
-    exceeds = jnp.where(tail <= 0.5, below < tail, above >= head)
-    return exceeds.sum(axis=0)
+    heads = list(accumulate(q))[:-1]  # q(x <= k)
+    tails = list(accumulate(q[:0:-1]))[::-1]  # q(x > k)
+    state = jnp.zeros(high.shape, jnp.int32)
+    for head, tail in zip(heads, tails, strict=True):
+        state = state + jnp.where(tail <= 0.5, below < tail, above >= head)
+    return state
 
 
 def _fraction(high: jax.Array, low: jax.Array) -> jax.Array:

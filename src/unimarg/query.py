@@ -43,7 +43,7 @@ EXACT_ENTRIES = 1 << 22  # of the cliques of a query that auto answers exactly: 
 EXACT_PARENTS = 12  # a noisy-max with more unobserved parents is left to sampling
 EXACT_MEMORY = 2.0**30
 PILOT = 1 << 14  # samples by which auto judges a proposal
-POOR = 0.02  # effective samples per sample below which auto looks for another proposal
+POOR = 0.05  # effective samples per sample below which auto looks for another proposal
 
 Progress = Callable[[int, float], None]  # samples so far, seconds
 
@@ -64,7 +64,7 @@ class Options:
         samples = DEFAULT_SAMPLES if self.samples is None else whole_number(self.samples, "the number of samples", 1, MAX_SAMPLES)
         for name in ("target_error", "seconds"):
             value = getattr(self, name)
-            if value is not None and (isinstance(value, bool) or not isinstance(value, Real) or not value > 0):
+            if value is not None and (isinstance(value, bool) or not isinstance(value, Real) or not float(value) > 0):
                 raise UsageError(f"{name} must be a number above 0, not {value!r}")
         return Limits(samples, math.inf if self.seconds is None else float(self.seconds), self.target_error)
 

@@ -48,6 +48,7 @@ from unimarg.conditionals import (
 from unimarg.counter import Key, words
 
 assert (PLAIN_TABLE, TABLE, PLAIN_NOISY, NOISY, TILTED) == (0, 1, 2, 3, 4)  # the order of the branches below
+BINARY = 3  # branches further on, those of noisy-max nodes are repeated for two states
 assert (DRAWN, TABLE_MEAN, NOISY_MEAN) == (0, 1, 2)
 
 
@@ -76,8 +77,14 @@ def _walk(shape: Shape, given: Conditionals, key: Key, first: jax.Array, n: int,
         here = Here(given, now, states, sums, *words(key, samples, (now.number.astype(jnp.uint32) + first[1])[None]))
         if forced is not None:
             here = here._replace(fixed=lax.dynamic_index_in_dim(forced, t, 0, keepdims=False).astype(jnp.int32))
-        noisy = [_plain_table] * 3 if given.noisy is None else [_plain_noisy, _noisy, _tilted]
-        new, gain = lax.switch(now.mode, [lambda b=b: b(here) for b in (_plain_table, _table, *noisy)])
+        branches = [_plain_table, _table]
+        if given.noisy is not None:
+            card = given.noisy.leak.shape[-1] + 1
+            parent_card = card if given.edges is None else given.edges.effect.shape[1]
+            for own, parent in ((card, parent_card), (2, 2)):
+                branches += [partial(_plain_noisy, card=own), partial(_noisy, card=own), partial(_tilted, card=parent)]
+        which = now.mode + jnp.where((now.mode >= PLAIN_NOISY) & (now.card == 2), BINARY, 0)
+        new, gain = lax.switch(which, [lambda b=b: b(here) for b in branches])
         states = lax.dynamic_update_slice(states, new.astype(shape.dtype)[None], (now.node, 0))
         if kept is not None:
             kept = lax.dynamic_update_slice(kept, new.astype(shape.dtype)[None], (t, 0))
@@ -86,7 +93,7 @@ def _walk(shape: Shape, given: Conditionals, key: Key, first: jax.Array, n: int,
     sums = None if given.edges is None else jnp.broadcast_to(given.edges.start[..., None], (*given.edges.start.shape, n))
     kept = jnp.zeros((len(given.steps.node), n), shape.dtype) if keep else None
     begin = (jnp.zeros((shape.nodes, n), shape.dtype), jnp.zeros(n), kept, sums)
-    return lax.fori_loop(0, given.count, body, begin)
+    return lax.fori_loop(0, given.drawn, body, begin)
 
 
 class Here(NamedTuple):
@@ -114,36 +121,42 @@ def _table(here: Here) -> tuple[jax.Array, jax.Array]:
     return state, here.given.log_ratio.at[base + state].get(mode="promise_in_bounds")
 
 
-def _plain_noisy(here: Here) -> tuple[jax.Array, jax.Array]:
-    return _draw(here, _log_p_noisy(here.given, here.now, here.states)), jnp.zeros(here.states.shape[1])
+def _plain_noisy(here: Here, card: int) -> tuple[jax.Array, jax.Array]:
+    return _draw(here, _log_p_noisy(here.given, here.now, here.states, card)), jnp.zeros(here.states.shape[1])
 
 
-def _noisy(here: Here) -> tuple[jax.Array, jax.Array]:
+def _noisy(here: Here, card: int) -> tuple[jax.Array, jax.Array]:
     now = here.now
-    target = [p + now.log_likelihood[k] for k, p in enumerate(_log_p_noisy(here.given, now, here.states))]
+    target = [p + now.log_likelihood[k] for k, p in enumerate(_log_p_noisy(here.given, now, here.states, card))]
     log_a = [t + now.tilt[k] for k, t in enumerate(target)]
     if here.sums is not None:
-        table, say = _log_table(here, len(target)), _children_say(here, len(target))
+        table, say = _log_table(here, card), _children_say(here, card)
         log_a = [a + jnp.where(now.half > 0, t, 0) + d for a, t, d in zip(log_a, table, say, strict=True)]
     total = _logsumexp(log_a)
-    log_a = [a - total for a in log_a]
-    other = [jnp.where(t > -jnp.inf, now.log_other[k], -jnp.inf) for k, t in enumerate(target)]
-    scale = _logsumexp(other)
-    mixed = [jnp.logaddexp(jnp.log1p(-now.beta) + a, jnp.log(now.beta) + b - scale) for a, b in zip(log_a, other, strict=True)]
-    log_q = [jnp.where(now.beta > 0, m, a) for m, a in zip(mixed, log_a, strict=True)]
+    log_q = [a - total for a in log_a]
+    if now.log_other is not None:
+        log_q = _mixed(now, target, log_q)
     impossible = total == -jnp.inf  # nothing fits what was drawn before: any state will do, the weight is 0
-    anything = jnp.where(jnp.arange(len(log_q)) < now.card, -jnp.log(now.card.astype(jnp.float32)), -jnp.inf)
+    anything = jnp.where(jnp.arange(card) < now.card, -jnp.log(now.card.astype(jnp.float32)), -jnp.inf)
     log_q = [jnp.where(impossible, anything[k], q) for k, q in enumerate(log_q)]
     state = _draw(here, log_q)
     log_t = _pick(target, state)
     return state, jnp.where(log_t > -jnp.inf, log_t - _pick(log_q, state), -jnp.inf)
 
 
-def _tilted(here: Here) -> tuple[jax.Array, jax.Array]:
+def _mixed(now: Step, target: list[jax.Array], log_q: list[jax.Array]) -> list[jax.Array]:
+    """(1 - beta) q + beta u, with u renormalised where the target is not 0."""
+    assert now.log_other is not None
+    other = [jnp.where(t > -jnp.inf, now.log_other[k], -jnp.inf) for k, t in enumerate(target)]
+    scale = _logsumexp(other)
+    other = [u - jnp.where(scale > -jnp.inf, scale, 0) for u in other]
+    mixed = [jnp.logaddexp(jnp.log1p(-now.beta) + q, jnp.log(now.beta) + u) for q, u in zip(log_q, other, strict=True)]
+    return [jnp.where(now.beta > 0, m, q) for m, q in zip(mixed, log_q, strict=True)]
+
+
+def _tilted(here: Here, card: int) -> tuple[jax.Array, jax.Array]:
     if here.sums is None:
         return _table(here)
-    assert here.given.edges is not None
-    card = here.given.edges.effect.shape[1]
     base = table_entries(here.now, here.states)
     say = _children_say(here, card)
     log_q = [q + d for q, d in zip(_log_table(here, card), say, strict=True)]
@@ -215,9 +228,11 @@ def _pick(parts: list[jax.Array], state: jax.Array) -> jax.Array:
     return out
 
 
-def _log_p_noisy(given: Conditionals, now: Step | Mean, states: jax.Array) -> list[jax.Array]:
-    """log P(x_i = k | pa_i) of a noisy-max node, ``[n]`` for each state."""
+def _log_p_noisy(given: Conditionals, now: Step | Mean, states: jax.Array, card: int) -> list[jax.Array]:
+    """log P(x_i = k | pa_i) of a noisy-max node of at most ``card`` states, ``[n]`` for each."""
+    assert given.noisy is not None
     block = jax.tree.map(lambda a: lax.dynamic_index_in_dim(a, now.noisy, 0, keepdims=False), given.noisy)
+    block = block._replace(leak=block.leak[..., : card - 1], steps=block.steps[..., : card - 1])
     return [p[0] for p in log_p_noisy(block, states)]
 
 
@@ -289,7 +304,8 @@ def _settle(edges: Edges | None, now: Step, state: jax.Array, sums: jax.Array) -
 def weighted_sums(shape: Shape, given: Conditionals, states: jax.Array, log_w: jax.Array, centre: jax.Array) -> tuple[jax.Array, ...]:
     """Sums of w and w^2 (weights scaled by their maximum), and for each node and state those of w g, w^2 g, w^2 g^2.
 
-    g = f - centre, where f is the indicator of the state, or P(x_i = k | pa_i) where the node has no finding below it.
+    g = f - centre, where f is the indicator of the state, or P(x_i = k | pa_i) where the node has no finding below it. The centres of a
+    binary node's states add up to 1.
     """
     top = log_w.max()
     w = jnp.where(log_w > -jnp.inf, jnp.exp(log_w - jnp.where(top > -jnp.inf, top, 0)), 0)
@@ -308,7 +324,8 @@ def weighted_sums(shape: Shape, given: Conditionals, states: jax.Array, log_w: j
             def one(k: jax.Array, out: jax.Array) -> jax.Array:
                 return out.at[k].set(sums_of(value(k), k))
 
-            return lax.fori_loop(0, mean.card, one, jnp.zeros((shape.card, 3)))
+            sums = lax.fori_loop(jnp.where(mean.card == 2, 1, 0), mean.card, one, jnp.zeros((shape.card, 3)))
+            return jnp.where(mean.card == 2, _both(sums), sums)
 
         def drawn() -> jax.Array:
             state = lax.dynamic_index_in_dim(states, mean.node, 0, keepdims=False)
@@ -318,12 +335,22 @@ def weighted_sums(shape: Shape, given: Conditionals, states: jax.Array, log_w: j
             base = lax.optimization_barrier(table_entries(mean, states))
             return by_state(lambda k: given.prob.at[base + k].get(mode="promise_in_bounds"))
 
-        def noisy_mean() -> jax.Array:
-            log_p = _log_p_noisy(given, mean, states)
-            sums = jnp.stack([sums_of(jnp.exp(p), k) for k, p in enumerate(log_p[: shape.card])])
+        def noisy_mean(card: int) -> jax.Array:
+            log_p = _log_p_noisy(given, mean, states, card)[: shape.card]
+            if card == 2:
+                return _both(jnp.zeros((shape.card, 3)).at[1].set(sums_of(jnp.exp(log_p[1]), 1)))
+            sums = jnp.stack([sums_of(jnp.exp(p), k) for k, p in enumerate(log_p)])
             return jnp.pad(sums, ((0, shape.card - len(sums)), (0, 0)))
 
-        found = lax.switch(mean.kind, [drawn, table_mean] + ([noisy_mean] if given.noisy is not None else []))
+        branches = [drawn, table_mean]
+        if given.noisy is not None:
+            branches += [partial(noisy_mean, card) for card in (given.noisy.leak.shape[-1] + 1, 2)]
+        found = lax.switch(mean.kind + ((mean.kind == NOISY_MEAN) & (mean.card == 2)), branches)
         return lax.dynamic_update_index_in_dim(out, found, mean.node, 0)
 
-    return top, w.sum(), w2.sum(), lax.fori_loop(0, given.mean_count, node, jnp.zeros((shape.nodes, shape.card, 3)))
+    return top, w.sum(), w2.sum(), lax.fori_loop(0, given.estimated, node, jnp.zeros((shape.nodes, shape.card, 3)))
+
+
+def _both(sums: jax.Array) -> jax.Array:
+    """The sums of both states of a binary node from those of the second: the first's g is minus that."""
+    return sums.at[0].set(sums[1] * jnp.array([-1.0, -1.0, 1.0]))

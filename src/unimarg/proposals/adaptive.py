@@ -58,27 +58,27 @@ def refit(draft: Draft, given: Conditionals, states: np.ndarray, w: Floats) -> N
     """One round; ``states`` are what each step drew."""
     steps = {name: np.asarray(a) for name, a in given.steps._asdict().items()}
     rows = np.zeros((len(draft.frame.order), states.shape[1]), dtype=np.int64)
-    for t in range(int(given.count)):
+    for t in range(int(given.drawn)):
         i, drawn = int(steps["node"][t]), states[t].astype(np.int64)
         if steps["mode"][t] in (TABLE, TILTED):
-            index = np.full(states.shape[1], steps["offset"][t], dtype=np.int64)
+            row = np.zeros(states.shape[1], dtype=np.int64)
             for c in range(steps["contexts"][t]):
-                index += int(steps["strides"][t, c]) * rows[steps["context"][t, c]]
-            _refit_table(draft, index, drawn, 2 * int(steps["half"][t]), w)
+                row += int(steps["strides"][t, c]) * rows[steps["context"][t, c]]
+            width = 2 * int(steps["half"][t])
+            _refit_table(draft, int(steps["offset"][t]), row // width, drawn, width, w)
         elif draft.frame.large[i] and not draft.query.known[i] and not draft.plain[i]:
             _refit_tilt(draft, i, drawn, w)
         rows[i] = drawn
 
 
-def _refit_table(draft: Draft, base: np.ndarray, drawn: np.ndarray, width: int, w: Floats) -> None:
-    entries, where = np.unique(base, return_inverse=True)
-    total = np.bincount(where, w)
-    effective = total**2 / np.maximum(np.bincount(where, w * w), 1e-300)
-    counts = np.bincount(where * width + drawn, w, minlength=len(entries) * width).reshape(-1, width)
-    at = entries[:, None] + np.arange(width)
-    old = draft.prob[at]
-    found = counts / np.maximum(total, 1e-300)[:, None]
-    telling = np.abs(found - old) > SURE * np.sqrt(np.maximum(old * (1 - old), 1e-12) / np.maximum(effective, 1)[:, None])
+def _refit_table(draft: Draft, offset: int, row: np.ndarray, drawn: np.ndarray, width: int, w: Floats) -> None:
+    counts = np.bincount(row * width + drawn, w, minlength=(int(row.max()) + 1) * width).reshape(-1, width)
+    total, squares = counts.sum(axis=1), np.bincount(row, w * w)
+    seen = np.flatnonzero(total > 0)
+    effective = total[seen] ** 2 / squares[seen]
+    at = offset + seen[:, None] * width + np.arange(width)
+    old, found = draft.prob[at], counts[seen] / total[seen, None]
+    telling = np.abs(found - old) > SURE * np.sqrt(np.maximum(old * (1 - old), 1e-12) / effective[:, None])
     share = np.where(telling.any(axis=1), effective / (effective + ALPHA), 0.0)[:, None]
     draft.prob[at] = share * found + (1 - share) * old
 
