@@ -346,10 +346,13 @@ class Draft:
             yield at, table, owner
             at += table.size
 
-    def set_families(self, tilt: Floats | None = None, other: Floats | None = None, beta: Floats | None = None) -> None:
+    def set_families(
+        self, tilt: Floats | None = None, other: Floats | None = None, beta: Floats | None = None, support: bool = True
+    ) -> None:
         """q_i = (1 - beta_i) t_i exp(lambda_i) / Z + beta_i u_i [t_i > 0] / Z' for every node, from ``[nodes, card]`` and ``[nodes]``.
 
-        Nodes without findings below keep P(x_i | pa_i) where ``structure`` says so.
+        Nodes without findings below keep P(x_i | pa_i) where ``structure`` says so. Without ``support`` tables have u_i [l_i > 0] for
+        u_i [t_i > 0]: draws that P rules out, of weight 0.
         """
         change = ~self.plain
         if tilt is not None:
@@ -359,7 +362,8 @@ class Draft:
             target = self.target[begin : begin + table.size].reshape(table.shape)
             q = normalised(target if tilt is None else target * np.exp(_widen(tilt, table.shape[1]))[owner])
             if share is not None and other is not None:
-                u = normalised(np.where(target > 0, _widen(other, table.shape[1])[owner], 0.0))
+                allowed = target > 0 if support else _widen(self.query.likelihood, table.shape[1])[owner] > 0
+                u = normalised(np.where(allowed, _widen(other, table.shape[1])[owner], 0.0))
                 weight = np.where(u.sum(axis=1, keepdims=True) > 0, share[owner][:, None], 0.0)
                 q = (1 - weight) * q + weight * u
             self.prob[begin : begin + table.size] = q.ravel()
