@@ -95,7 +95,7 @@ def answer(net: Network, model: Marginalizer | None, evidence: Any, targets: Seq
     _check(method, model, options)
     made = Options(**options)
     made.limits()
-    if evidence is None or isinstance(evidence, Mapping):
+    if evidence is None or isinstance(evidence, Mapping) or not isinstance(evidence, Iterable):
         return Asked(net, model, evidence, targets, made).by(method)
     asked = [Asked(net, model, e, targets, made) for e in evidence]
     with ThreadPoolExecutor() as pool:  # preparing one while another is sampled
@@ -116,7 +116,6 @@ class Asked:
     """One evidence set and its targets."""
 
     def __init__(self, net: Network, model: Marginalizer | None, evidence: Any, targets: Sequence[str] | None, options: Options):
-        self.began = time.perf_counter()
         if isinstance(targets, str):
             raise UsageError(f"targets must be a list of names, not the string {targets!r}")
         self.net, self.model, self.options = net, model, options
@@ -127,6 +126,7 @@ class Asked:
         self.limits = options.limits()
 
     def by(self, method: str) -> Posterior:
+        self.began = time.perf_counter()
         if method == "exact":
             return self._exact()
         if method == "um":
@@ -171,8 +171,13 @@ class Asked:
 
     def _sampled(self, method: str, limits: Limits | None = None) -> Estimator:
         estimator = self.estimator(method)
-        estimator.run(limits or self.limits, self.options.seed, progress=self.options.progress)
+        self._run(estimator, limits or self.limits)
         return estimator
+
+    def _run(self, estimator: Estimator, limits: Limits) -> None:
+        """Within what is left of the seconds."""
+        left = replace(limits, seconds=limits.seconds - self._seconds())
+        estimator.run(left, self.options.seed, progress=self.options.progress)
 
     def estimator(self, method: str) -> Estimator:
         """Ready to draw from a proposal."""
@@ -216,11 +221,11 @@ class Asked:
             tried.append(f"{method} (ESS {share:.1%})")
             if best is None or share > best[0]:
                 best = (share, method, pilot)
-            if share >= POOR:
+            if share >= POOR or self._seconds() > self.limits.seconds:
                 break
         assert best is not None
         _, method, estimator = best
-        estimator.run(self.limits, self.options.seed, progress=self.options.progress)
+        self._run(estimator, self.limits)
         found = estimator.posterior(method, self.limits, self._seconds())
         return replace(found, message="; ".join(m for m in (found.message, f"auto tried {', '.join(tried)}") if m))
 
@@ -233,9 +238,13 @@ def by_node(states: Floats, net: Network) -> Floats:
 
 
 def _beta(beta: Any, net: Network) -> Floats:
-    values = np.asarray(beta, dtype=float)
+    wanted = f"beta must be a number or one for each of the {len(net)} variables"
+    try:
+        values = np.asarray(beta, dtype=float)
+    except (TypeError, ValueError):
+        raise UsageError(f"{wanted}, not {beta!r}") from None
     if values.shape not in ((), (len(net),)):
-        raise UsageError(f"beta must be a number or one for each of the {len(net)} variables, not an array {list(values.shape)}")
+        raise UsageError(f"{wanted}, not an array {list(values.shape)}")
     if not ((values >= 0) & (values <= 1)).all():
         raise UsageError(f"beta must lie between 0 and 1, not {beta!r}")
     return np.broadcast_to(values, len(net))
