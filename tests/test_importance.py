@@ -224,7 +224,7 @@ def test_impossible_evidence_is_an_error_where_proven_and_failed_where_not():
         ({"method": "hybrid", "beta": 1.5}, "beta must lie between 0 and 1, not 1.5"),
         ({"method": "hybrid", "beta": math.nan}, "beta must lie between 0 and 1, not nan"),
         ({"method": "hybrid", "beta": [0.1, 0.2]}, r"beta must be a number or one for each of the 8 variables, not an array \[2\]"),
-        ({"method": "hybrid", "beta": "much"}, "beta must be a number or one for each of the 8 variables, not 'much'"),
+        ({"method": "hybrid", "beta": "much"}, "beta must be a number, one for each variable, a function, or 'fit', not 'much'"),
         ({"method": "looka"}, "there is no method 'looka'; did you mean 'lookahead'"),
         ({"sample": 5}, "there is no option 'sample'; did you mean 'samples'"),
         ({"targets": "lung"}, "targets must be a list of names"),

@@ -313,8 +313,8 @@ def by_definition(case, given, states, u, beta, tilt, structure) -> np.ndarray:
         k = net.cards[i]
         t = net.mechanisms[i].rows(full[:, list(net.parents[i])]) * case.query.likelihood[i, :k]
         q = t * np.exp(tilt[i, :k])
-        bold = not structure and beta.all() and not case.frame.large[i]  # independent, the paper to the letter
-        other = np.where(case.query.likelihood[i, :k] > 0 if bold else t > 0, u[i, :k], 0)
+        mask = t > 0 if structure else case.query.likelihood[i, :k] > 0 if case.frame.large[i] else np.ones(k, dtype=bool)
+        other = np.where(mask, u[i, :k], 0)
         q, other = (a / np.maximum(a.sum(-1, keepdims=True), 1e-300) for a in (q, other))
         share = 0.0 if case.query.known[i] else beta[i]
         q = t if structure and case.query.free[i] else (1 - share) * q + share * other

@@ -16,6 +16,7 @@ from unimarg.errors import (
     FormatError,
     ImpossibleEvidenceError,
     NetworkError,
+    SamplingError,
     TooExpensiveError,
     TrainingError,
     UnimargError,
@@ -32,12 +33,15 @@ from unimarg.posterior import Posterior
 if TYPE_CHECKING:
     from unimarg.checkpoint import load_model
     from unimarg.compiled import sample
+    from unimarg.explanation import Explanation, most_probable
+    from unimarg.joint_posterior import joint, sample_posterior
     from unimarg.marginalizer import Marginalizer
     from unimarg.query import infer
     from unimarg.trainer import train
 
 __all__ = [
     "EvidenceError",
+    "Explanation",
     "FormatError",
     "ImpossibleEvidenceError",
     "Marginalizer",
@@ -46,6 +50,7 @@ __all__ = [
     "NoisyMax",
     "NoisyOr",
     "Posterior",
+    "SamplingError",
     "Table",
     "TooExpensiveError",
     "TrainingError",
@@ -57,10 +62,13 @@ __all__ = [
     "from_pgmpy",
     "from_pyagrum",
     "infer",
+    "joint",
     "load",
     "load_model",
     "medical",
+    "most_probable",
     "sample",
+    "sample_posterior",
     "save",
     "to_pgmpy",
     "to_pyagrum",
@@ -69,10 +77,14 @@ __all__ = [
 
 # what needs JAX, which takes more than a second to import, is imported when first used
 _LAZY = {
+    "Explanation": "unimarg.explanation",
     "Marginalizer": "unimarg.marginalizer",
     "infer": "unimarg.query",
+    "joint": "unimarg.joint_posterior",
     "load_model": "unimarg.checkpoint",
+    "most_probable": "unimarg.explanation",
     "sample": "unimarg.compiled",
+    "sample_posterior": "unimarg.joint_posterior",
     "train": "unimarg.trainer",
 }
 

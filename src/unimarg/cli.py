@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import io
 import json
+import math
 import sys
 import warnings
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -20,7 +22,6 @@ from unimarg.errors import EvidenceError, UnimargError, UsageError, closest
 if TYPE_CHECKING:
     from unimarg.marginalizer import Marginalizer
     from unimarg.network import Network
-    from unimarg.posterior import Posterior
 
 app = typer.Typer(
     no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, context_settings={"help_option_names": ["-h", "--help"]}
@@ -29,6 +30,16 @@ app = typer.Typer(
 NetworkArgument = Annotated[str, typer.Argument(metavar="NETWORK", help="A network file, or the name of an example: asia, alarm, clinic.")]
 ModelArgument = Annotated[str, typer.Argument(metavar="NETWORK", help="A trained model (.um), a network file, or the name of an example.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for a program to read.")]
+EvidenceOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "-e",
+        "--evidence",
+        metavar="NAME=STATE",
+        help="A finding, or a likelihood: NAME=yes:0.9,no:0.2 (0 if left out). Repeatable.",
+    ),
+]
+CaseOption = Annotated[Path | None, typer.Option("--case", help="A JSON file with evidence as an object.")]
 SeedOption = Annotated[int, typer.Option(help="The same seed gives the same answer.")]
 
 
@@ -154,8 +165,12 @@ def sample(
     seed: SeedOption = 0,
     output: Annotated[Path | None, typer.Option("-o", "--output", help="A CSV file, also .csv.gz; standard output if not given.")] = None,
     indices: Annotated[bool, typer.Option("--indices", help="Write state numbers instead of labels.")] = False,
+    evidence: EvidenceOption = None,
+    case: CaseOption = None,
 ) -> None:
-    """Draw samples as CSV, one column for each variable. Memory does not grow with their number.
+    """Draw samples as CSV, one column for each variable: of the network, or of the posterior given evidence.
+
+    Without evidence, memory does not grow with their number.
 
     Example: unimarg sample asia -n 1000000 -o asia.csv
     """
@@ -165,7 +180,8 @@ def sample(
     from unimarg.formats.files import replacing
 
     net = _network(network)
-    chunks = sample_chunks(net, n, seed)
+    findings = _findings(net, case, evidence or [])
+    chunks = _posterior_chunks(net, findings, n, seed) if findings else sample_chunks(net, n, seed)
     with contextlib.ExitStack() as stack:
         out = sys.stdout.buffer if output is None else stack.enter_context(replacing(str(output)))
         advance = stack.enter_context(_progress(n, "sampling", show=output is not None))
@@ -174,6 +190,18 @@ def sample(
             for text in _csv_rows(net, piece, indices):
                 out.write(text.encode())
             advance(len(piece))
+
+
+def _posterior_chunks(net: Network, findings: dict[str, Any], n: int, seed: int) -> list[Any]:
+    """The one piece that samples of a posterior come in."""
+    import numpy as np
+
+    from unimarg.joint_posterior import sample_posterior
+
+    frame = sample_posterior(net, findings, n, seed=seed)
+    print(f"unimarg: {frame.attrs['draws']} draws, worth {frame.attrs['ess']:.0f}, by {frame.attrs['method']}", file=sys.stderr)
+    numbers = [{state: k for k, state in enumerate(v.states)} for v in net.variables]
+    return [np.array([frame[v.name].map(of).to_numpy() for v, of in zip(net.variables, numbers, strict=True)], dtype=int).T]
 
 
 def _csv_line(cells: Sequence[str]) -> str:
@@ -258,43 +286,152 @@ def train(
 @app.command()
 def query(
     network: ModelArgument,
-    evidence: Annotated[
-        list[str] | None,
-        typer.Option(
-            "-e",
-            "--evidence",
-            metavar="NAME=STATE",
-            help="A finding, or a likelihood: NAME=yes:0.9,no:0.2 (0 if left out). Repeatable.",
-        ),
-    ] = None,
-    case: Annotated[Path | None, typer.Option("--case", help="A JSON file with evidence as an object.")] = None,
-    target: Annotated[list[str] | None, typer.Option("-t", "--target", help="A variable to report; all if not given.")] = None,
+    evidence: EvidenceOption = None,
+    case: CaseOption = None,
+    target: Annotated[list[str] | None, typer.Option("-t", "--target", help="A variable to report; all if not given. Repeatable.")] = None,
     method: Annotated[
-        str | None, typer.Option(help="um (one pass of a trained model) or exact; um for a model, exact for a network if not given.")
+        str,
+        typer.Option(
+            help="auto, exact, prior, lookahead, adaptive; of a trained model also um (one pass), independent, hybrid, message, sequential."
+        ),
+    ] = "auto",
+    samples: Annotated[int | None, typer.Option(help="Draw so many, whatever the error, unless a target error is given too.")] = None,
+    target_error: Annotated[
+        float | None, typer.Option(help="Stop when the largest standard error is below; 0.005 if neither this nor --samples is given.")
     ] = None,
-    memory: Annotated[float, typer.Option(help="GiB that exact inference may use.")] = 4.0,
+    seconds: Annotated[float | None, typer.Option(help="Stop drawing after this time.")] = None,
+    beta: Annotated[str | None, typer.Option(help="Of hybrid: how much of the network, 0 to 1, or 'fit' to try a few.")] = None,
+    structure: Annotated[
+        bool, typer.Option("--structure/--no-structure", help="Whether nodes without findings below keep their tables; the paper: no.")
+    ] = True,
+    seed: SeedOption = 0,
+    memory: Annotated[float, typer.Option(help="GiB that --method exact may use.")] = 4.0,
+    joint: Annotated[
+        list[str] | None, typer.Option("--joint", metavar="NAME", help="Report combinations of the variables named so. Repeatable.")
+    ] = None,
+    most_probable: Annotated[bool, typer.Option("--most-probable", help="Report the most probable state of all variables.")] = False,
+    plot: Annotated[Path | None, typer.Option("--plot", help="Draw the marginals too: .png, .svg or .pdf.")] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Posterior marginals given evidence.
+    """Posterior marginals given evidence, with their errors and how far to trust them. Exit code 1 where they are not to be trusted.
 
     Example: unimarg query asia -e dysp=yes -e smoke=no -t lung
     """
     model = _model(network)
     net = _network(network) if model is None else model.net
-    method = method or ("exact" if model is None else "um")
-    if method not in ("um", "exact"):
-        raise UsageError(f"there is no method {method!r}; {closest(method, ['um', 'exact'])}")
     if method == "um" and model is None:
         raise UsageError(f"method 'um' needs a trained model, which {network} is not; make one with: unimarg train {network} -o model.um")
+    if not memory > 0:
+        raise UsageError(f"memory must be a positive number of GiB, not {memory}")
+    if plot is not None:
+        _check_plot(plot, alone=not (joint or most_probable))
     findings = _findings(net, case, evidence or [])
-    if method == "um":
-        assert model is not None
-        post = model.query(findings, target or None)
-    else:
+    if most_probable:
+        return _query_most_probable(model or net, findings, seed, as_json)
+    if target_error is None and samples is None:
+        target_error = 0.005
+    options = {
+        "samples": samples,
+        "target_error": target_error,
+        "seconds": seconds,
+        "beta": _beta(beta),
+        "structure": structure,
+        "seed": seed,
+    }
+    if joint:
+        return _query_joint(model or net, findings, joint, method, options, as_json)
+    return _query_marginals(model or net, findings, target, method, options, memory, plot, as_json)
+
+
+def _check_plot(path: Path, alone: bool) -> None:
+    from unimarg.plots import check_path
+
+    if not alone:
+        raise UsageError("--plot draws marginals: it does not go with --joint or --most-probable")
+    check_path(path)
+
+
+def _beta(text: str | None) -> str | float | None:
+    if text is None or text == "fit":
+        return text
+    try:
+        return float(text)
+    except ValueError:
+        raise UsageError(f"beta must be a number or 'fit', not {text!r}") from None
+
+
+def _query_marginals(
+    source: Network | Marginalizer,
+    findings: dict[str, Any],
+    target: list[str] | None,
+    method: str,
+    options: dict[str, Any],
+    memory: float,
+    plot: Path | None,
+    as_json: bool,
+) -> None:
+    from unimarg import terminal
+    from unimarg.marginalizer import Marginalizer
+
+    if method == "exact":
         from unimarg.exact import exact
 
+        net = source.net if isinstance(source, Marginalizer) else source
         post = exact(net, findings, target or None, memory=memory * 2**30)
-    print(json.dumps(post.to_dict(), indent=2)) if as_json else _show(post, set(findings) if target is None else set())
+    else:
+        from unimarg.query import infer
+
+        ask: Any = source.query if isinstance(source, Marginalizer) else partial(infer, source)
+        with terminal.sampling_bar(options["samples"], options["seconds"]) as progress:
+            post = ask(findings, target or None, method=method, progress=progress, **options)
+    shown = [name for name in post if target or name not in findings] or list(post)
+    if plot is not None:
+        from unimarg.plots import save_posterior
+
+        save_posterior(post, shown, plot)
+    if as_json:
+        print(json.dumps(post.to_dict() | {"evidence": findings, "seed": options["seed"]}, indent=2))
+    else:
+        terminal.console().print(terminal.bars(post, shown), terminal.trust(post), sep="\n")
+    _distrust(post.status)
+
+
+def _distrust(status: str) -> None:
+    if status == "failed":
+        raise typer.Exit(1)
+
+
+def _query_joint(
+    source: Network | Marginalizer, findings: dict[str, Any], names: list[str], method: str, options: dict[str, Any], as_json: bool
+) -> None:
+    from unimarg import terminal
+    from unimarg.joint_posterior import joint
+    from unimarg.marginalizer import Marginalizer
+
+    ask: Any = source.joint if isinstance(source, Marginalizer) else partial(joint, source)
+    with terminal.sampling_bar(options["samples"], options["seconds"]) as progress:
+        frame = ask(findings, names, method=method, progress=progress, **options)
+    facts = {str(k): v if not isinstance(v, float) or math.isfinite(v) else None for k, v in frame.attrs.items()}
+    if as_json:
+        print(json.dumps({**facts, "combinations": frame.to_dict("records"), "evidence": findings}, indent=2, allow_nan=False))
+    else:
+        terminal.console().print(terminal.combinations(frame), terminal.trust_line(frame.attrs), sep="\n")
+    _distrust(str(frame.attrs["status"]))
+
+
+def _query_most_probable(source: Network | Marginalizer, findings: dict[str, Any], seed: int, as_json: bool) -> None:
+    from unimarg import terminal
+    from unimarg.explanation import most_probable
+    from unimarg.marginalizer import Marginalizer
+
+    found = source.most_probable(findings, seed) if isinstance(source, Marginalizer) else most_probable(source, findings, seed)
+    if as_json:
+        answer = {"assignment": found.assignment, "log_probability": found.log_probability, "exact": found.exact, "seconds": found.seconds}
+        return print(json.dumps(answer | {"message": found.message, "evidence": findings}, indent=2))
+    rows = ((name, state) for name, state in found.assignment.items() if name not in findings)
+    terminal.console().print(terminal.columns(rows))
+    trust = f"{found.message}, log P(state, evidence) = {found.log_probability:.6g}, {found.seconds * 1000:.0f} ms"
+    return terminal.console().print(f"[dim]{trust}[/dim]")
 
 
 def _findings(net: Network, case: Path | None, evidence: Sequence[str]) -> dict[str, Any]:
@@ -337,15 +474,6 @@ def _finding(net: Network, text: str) -> tuple[str, Any]:
         except ValueError:
             raise EvidenceError(f"the likelihood of {name!r} is given as state:number,state:number, not {value!r}") from None
     return name, likelihood
-
-
-def _show(post: Posterior, hidden: set[str]) -> None:
-    from unimarg import terminal
-
-    console = terminal.console()
-    console.print(terminal.bars(post, [name for name in post if name not in hidden] or list(post)))
-    trust = post.message if post.method == "um" else f"log P(evidence) = {post.log_evidence:.6g}"
-    console.print(f"[dim]{post.method}, {trust}, {post.seconds * 1000:.0f} ms[/dim]")
 
 
 @app.command()

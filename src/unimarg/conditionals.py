@@ -57,9 +57,10 @@ class Step(NamedTuple):
     noisy: jax.Array  # number among the large noisy-max nodes
     log_likelihood: jax.Array  # [steps, noisy card], of a noisy-max node's finding
     tilt: jax.Array  # lambda, likewise
-    log_other: jax.Array | None  # log u, likewise; None where nothing is mixed in
     beta: jax.Array
+    on_support: jax.Array  # bool: u is cut to the states that the target allows
     edges: jax.Array  # [steps, 2]: from and to in Edges
+    log_other: jax.Array | None = None  # log u, [steps, noisy card]; None where nothing is mixed in
 
 
 class Edges(NamedTuple):
@@ -108,9 +109,10 @@ class Query:
     below: np.ndarray  # bool [nodes]: a finding lies below the node
     known: np.ndarray  # bool [nodes]: hard findings
     likelihood: Floats  # [nodes, card]: one-hot, a virtual finding's, or ones; 0 for states a node lacks
+    every: bool = False  # whether all of the closure is drawn, also where a mean would do
 
     @classmethod
-    def make(cls, net: Network, evidence: Evidence, targets: tuple[int, ...]) -> Query:
+    def make(cls, net: Network, evidence: Evidence, targets: tuple[int, ...], every: bool = False) -> Query:
         card = int(net.cards.max())
         likelihood = (np.arange(card) < net.cards[:, None]).astype(float)
         for i, k in evidence.hard.items():
@@ -120,7 +122,7 @@ class Query:
         known = np.zeros(len(net), dtype=bool)
         known[list(evidence.hard)] = True
         closure = np.array(sorted(ancestors(net, {*targets, *evidence.nodes})), dtype=np.int64)
-        return cls(evidence, targets, closure, has_observed_descendant(net, evidence), known, likelihood)
+        return cls(evidence, targets, closure, has_observed_descendant(net, evidence), known, likelihood, every)
 
     @cached_property
     def free(self) -> np.ndarray:
@@ -325,6 +327,7 @@ class Draft:
     def __init__(self, frame: Frame, query: Query, structure: bool = True):
         self.frame, self.query = frame, query
         n = len(frame.order)
+        self.structure = np.bool_(structure)
         self.plain = query.free if structure else np.zeros(n, dtype=bool)
         self.prob, self.target = np.zeros(frame.capacity), np.zeros(frame.capacity)  # of draws; P(x_i | pa_i) l_i(x_i)
         self.used = frame.entries
@@ -346,13 +349,10 @@ class Draft:
             yield at, table, owner
             at += table.size
 
-    def set_families(
-        self, tilt: Floats | None = None, other: Floats | None = None, beta: Floats | None = None, support: bool = True
-    ) -> None:
+    def set_families(self, tilt: Floats | None = None, other: Floats | None = None, beta: Floats | None = None) -> None:
         """q_i = (1 - beta_i) t_i exp(lambda_i) / Z + beta_i u_i [t_i > 0] / Z' for every node, from ``[nodes, card]`` and ``[nodes]``.
 
-        Nodes without findings below keep P(x_i | pa_i) where ``structure`` says so. Without ``support`` tables have u_i [l_i > 0] for
-        u_i [t_i > 0]: draws that P rules out, of weight 0.
+        With ``structure`` nodes without findings below keep P(x_i | pa_i), without it u_i stays as it is where t_i = 0.
         """
         change = ~self.plain
         if tilt is not None:
@@ -362,8 +362,7 @@ class Draft:
             target = self.target[begin : begin + table.size].reshape(table.shape)
             q = normalised(target if tilt is None else target * np.exp(_widen(tilt, table.shape[1]))[owner])
             if share is not None and other is not None:
-                allowed = target > 0 if support else _widen(self.query.likelihood, table.shape[1])[owner] > 0
-                u = normalised(np.where(allowed, _widen(other, table.shape[1])[owner], 0.0))
+                u = normalised(np.where((target > 0) | ~self.structure, _widen(other, table.shape[1])[owner], 0.0))
                 weight = np.where(u.sum(axis=1, keepdims=True) > 0, share[owner][:, None], 0.0)
                 q = (1 - weight) * q + weight * u
             self.prob[begin : begin + table.size] = q.ravel()
@@ -371,7 +370,9 @@ class Draft:
         if tilt is not None:
             self.tilt = _widen(tilt, width)
         if share is not None and other is not None:
-            self.log_other, self.beta = np.log(np.maximum(_widen(other, width), FLOOR)), share
+            floored = np.where(_widen(self.query.likelihood, width) > 0, np.maximum(_widen(other, width), FLOOR), 0.0)
+            with np.errstate(divide="ignore"):
+                self.log_other, self.beta = np.log(floored), share
 
     def add_table(self, scope: list[int], q: Floats, target: Floats) -> Placed:
         """A table q(x | scope), ``[*cards of scope, card]`` and normalised, with its target."""
@@ -402,7 +403,7 @@ class Draft:
         # a node whose mean is taken need not be drawn unless others depend on it
         read = np.zeros(n, dtype=bool)
         read[frame.parents_of(query.closure)] = True
-        drawn = needed & (read | ~(query.free & self.plain))
+        drawn = needed & (read | query.every | ~(query.free & self.plain))
         sequence = [s for s in self.sequence if isinstance(s, Link) or drawn[s]]
         nodes = np.array([s.node if isinstance(s, Link) else s for s in sequence], dtype=np.int64)
         contexts, context, strides = (a[nodes] for a in frame.family_contexts)
@@ -423,12 +424,14 @@ class Draft:
         mode = np.where(has_edges & (mode == TABLE) & (number == nodes), TILTED, mode)
         with np.errstate(divide="ignore"):
             log_likelihood = np.log(_widen(query.likelihood, frame.noisy_card))
-        other = None if self.log_other is None else self.log_other[nodes]
         edges = np.where((number == nodes)[:, None], self.edge_range[nodes], 0)
         table = (frame.net.cards[nodes], half, offset, contexts, context, strides)
-        noisy = (*(a[nodes] for a in (frame.noisy_number, log_likelihood, self.tilt)), other, self.beta[nodes], edges)
+        noisy = (*(a[nodes] for a in (frame.noisy_number, log_likelihood, self.tilt, self.beta)), np.full(len(nodes), self.structure))
         most = n + frame.links
-        return Step(*(None if a is None else pad_rows(a, most) for a in (nodes, number, mode, *table, *noisy))), len(nodes)  # pyright: ignore[reportArgumentType]
+        steps = Step(*(pad_rows(a, most) for a in (nodes, number, mode, *table, *noisy, edges)))
+        if self.log_other is not None:
+            steps = steps._replace(log_other=pad_rows(self.log_other[nodes], most))
+        return steps, len(nodes)
 
     def _means(self) -> tuple[Mean, int]:
         frame, query = self.frame, self.query
@@ -457,7 +460,7 @@ class Link(NamedTuple):
 
 
 def pad_rows(a: np.ndarray, length: int) -> jax.Array:
-    out = np.zeros((length, *a.shape[1:]), dtype=np.int32 if a.dtype.kind == "i" else np.float32)
+    out = np.zeros((length, *a.shape[1:]), dtype={"i": np.int32, "b": np.bool_}.get(a.dtype.kind, np.float32))
     out[: len(a)] = a
     return jnp.asarray(out)
 

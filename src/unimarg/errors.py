@@ -6,6 +6,7 @@ UnimargError
 ├── EvidenceError       unknown variable or state, contradictory or malformed evidence
 │   └── ImpossibleEvidenceError   the evidence has probability zero, and that is proven
 ├── TrainingError       the loss is no longer a number; carries the last good model
+├── SamplingError       the samples are worth too little to be what was asked for; carries their number and effective number
 ├── TooExpensiveError   exact inference would need more memory than allowed; carries the figure
 └── UsageError          an argument out of range, an unknown name
 
@@ -71,6 +72,14 @@ class TrainingError(UnimargError):
     def __init__(self, message: str, model: object):
         super().__init__(message)
         self.model = model
+
+
+class SamplingError(UnimargError):
+    """``samples`` draws were worth only ``ess``."""
+
+    def __init__(self, message: str, samples: int, ess: float):
+        super().__init__(message)
+        self.samples, self.ess = samples, ess
 
 
 class UsageError(UnimargError):

@@ -203,7 +203,7 @@ class Estimator:
         targets = self.query.targets
         for i, k in self.query.evidence.hard.items():
             mean[i], error[i] = np.arange(mean.shape[1]) == k, 0.0
-        status, message = self._status(limits)
+        status, message = self.status(limits)
         return Posterior(
             variables=tuple(net.variables[i] for i in targets),
             probabilities=tuple(_unit(mean[i, : net.cards[i]]) for i in targets),
@@ -219,7 +219,8 @@ class Estimator:
             message=message,
         )
 
-    def _status(self, limits: Limits) -> tuple[str, str]:
+    def status(self, limits: Limits) -> tuple[str, str]:
+        """How far to trust the samples so far, and a sentence where that is not far."""
         total = self.total
         if total.w <= 0:
             return "failed", f"no sample of {total.samples} was compatible with the evidence"

@@ -31,6 +31,8 @@ from unimarg.trunk import Trunk
 if TYPE_CHECKING:
     import pandas as pd
 
+    from unimarg.explanation import Explanation
+
 TINY = 1e-30  # so that a row whose possible states all underflowed can still be scaled
 BATCHES = (1, 64, 4096)  # rows of a compiled forward pass; a batch is padded to one of these
 
@@ -81,6 +83,36 @@ class Marginalizer:
         from unimarg.query import answer
 
         return answer(self.net, self, evidence, targets, method, **options)
+
+    def sample_posterior(
+        self,
+        evidence: Mapping[str, object] | None = None,
+        n: int = 1000,
+        targets: Sequence[str] | None = None,
+        method: str = "auto",
+        weighted: bool | None = None,
+        seed: int = 0,
+        **options: Any,
+    ) -> Any:
+        """Samples of the joint posterior, as ``unimarg.sample_posterior``; any proposal of ``query`` may draw them.
+
+        ``method="sequential", weighted=False, structure=False`` gives the paper's raw samples by the chain of conditionals.
+        """
+        from unimarg.joint_posterior import posterior_samples
+
+        return posterior_samples(self.net, self, evidence, n, targets, method, weighted, seed=seed, **options)
+
+    def joint(self, evidence: Mapping[str, object] | None, names: Sequence[str], method: str = "auto", **options: Any) -> pd.DataFrame:
+        """P(names | evidence) for every combination of states, as ``unimarg.joint``."""
+        from unimarg.joint_posterior import joint_table
+
+        return joint_table(self.net, self, evidence, names, method, **options)
+
+    def most_probable(self, evidence: Mapping[str, object] | None = None, seed: int = 0) -> Explanation:
+        """The most probable state of all variables together, as ``unimarg.most_probable``."""
+        from unimarg.explanation import LARGEST, explain_all
+
+        return explain_all(self.net, self, evidence, seed, LARGEST)
 
     @property
     def sequential(self) -> bool:

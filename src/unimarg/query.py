@@ -20,11 +20,11 @@ import numpy as np
 from unimarg.conditionals import Draft, Frame, Query, frame_of
 from unimarg.errors import ImpossibleEvidenceError, TooExpensiveError, UsageError, closest, whole_number
 from unimarg.evidence import parse_evidence
-from unimarg.importance import DEFAULT_SAMPLES, MAX_SAMPLES, Estimator, Limits
+from unimarg.importance import DEFAULT_SAMPLES, MAX_SAMPLES, Draw, Estimator, Limits
 from unimarg.network import Floats, Network
 from unimarg.posterior import Posterior
 from unimarg.proposals.adaptive import adapt
-from unimarg.proposals.hybrid import hybrid
+from unimarg.proposals.hybrid import as_beta, fit_beta, hybrid, hybrid_by_callable
 from unimarg.proposals.independent import independent
 from unimarg.proposals.lookahead import lookahead
 from unimarg.proposals.message import message
@@ -92,7 +92,7 @@ def infer(
 
 def answer(net: Network, model: Marginalizer | None, evidence: Any, targets: Sequence[str] | None, method: str, **options: Any) -> Any:
     """``infer`` and ``Marginalizer.query``."""
-    _check(method, model, options)
+    check(method, model, options)
     made = Options(**options)
     made.limits()
     if evidence is None or isinstance(evidence, Mapping) or not isinstance(evidence, Iterable):
@@ -102,7 +102,8 @@ def answer(net: Network, model: Marginalizer | None, evidence: Any, targets: Seq
         return list(pool.map(lambda a: a.by(method), asked))
 
 
-def _check(method: str, model: Marginalizer | None, options: Mapping[str, Any]) -> None:
+def check(method: str, model: Marginalizer | None, options: Mapping[str, Any]) -> None:
+    """Whether there is such a method, and such options."""
     if method not in WITH_MODEL:
         raise UsageError(f"there is no method {method!r}; {closest(method, WITH_MODEL)}")
     if model is None and method not in WITHOUT_MODEL:
@@ -115,30 +116,37 @@ def _check(method: str, model: Marginalizer | None, options: Mapping[str, Any]) 
 class Asked:
     """One evidence set and its targets."""
 
-    def __init__(self, net: Network, model: Marginalizer | None, evidence: Any, targets: Sequence[str] | None, options: Options):
+    def __init__(
+        self, net: Network, model: Marginalizer | None, evidence: Any, targets: Sequence[str] | None, options: Options, every: bool = False
+    ):
+        self.began = time.perf_counter()
         if isinstance(targets, str):
             raise UsageError(f"targets must be a list of names, not the string {targets!r}")
         self.net, self.model, self.options = net, model, options
         self.given, self.names = evidence, targets
         nodes = range(len(net)) if targets is None else [net.find(t) for t in targets]
-        self.query = Query.make(net, parse_evidence(net, evidence), tuple(nodes))
+        self.query = Query.make(net, parse_evidence(net, evidence), tuple(nodes), every)
         self.frame: Frame = frame_of(net)
         self.limits = options.limits()
+        self.note, self.spent = "", 0  # what a proposal has to say, and the samples that it took
 
     def by(self, method: str) -> Posterior:
-        self.began = time.perf_counter()
+        self.began = time.perf_counter()  # of several sets, those before do not count
         if method == "exact":
             return self._exact()
         if method == "um":
             assert self.model is not None
             return self.model.one_shot(self.given, self.names)
-        if method == "auto" and self._small():
+        if method == "auto" and self.small():
             try:
                 return self._exact(EXACT_MEMORY)
             except TooExpensiveError:
                 pass
-        self._rule_out()
-        return self._auto() if method == "auto" else self._sampled(method).posterior(method, self.limits, self._seconds())
+        self.rule_out()
+        if method == "auto":
+            return self._auto()
+        found = self._sampled(method).posterior(method, self.limits, self._seconds())
+        return replace(found, message="; ".join(m for m in (found.message, self.note) if m))
 
     def _seconds(self) -> float:
         return time.perf_counter() - self.began
@@ -150,7 +158,7 @@ class Asked:
 
         return exact(self.net, self.given, self.names, **({} if memory is None else {"memory": memory}))
 
-    def _small(self) -> bool:
+    def small(self) -> bool:
         """Whether exact inference is quick: by a cheap elimination of what the targets depend on."""
         known = self.query.evidence.hard
         kept = relevant(self.net, self.query.evidence, self.query.targets)
@@ -160,7 +168,7 @@ class Asked:
         logs = np.log(self.net.cards.astype(float)).tolist()
         return quick_entries(moral_graph(scopes), logs, EXACT_ENTRIES) <= EXACT_ENTRIES
 
-    def _rule_out(self) -> None:
+    def rule_out(self) -> None:
         """Impossible evidence is an error where that can be proven."""
         allowed = [self.query.likelihood[i : i + 1, :k] > 0 for i, k in enumerate(self.net.cards)]
         for i, possible in enumerate(self.frame.support.narrow(allowed)):
@@ -189,9 +197,15 @@ class Asked:
             from unimarg.proposals.sequential import sequential
 
             assert self.model is not None
-            means = prior(frame, query, options.structure).finish()
-            return Estimator(frame, query, means, sequential(self.model, query, options.structure))
-        return Estimator(frame, query, self.draft(method).finish())
+            return self._drawn_by(sequential(self.model, query, options.structure))
+        if method == "hybrid" and callable(options.beta):
+            return self._drawn_by(hybrid_by_callable(frame, query, self._marginals(), options.beta, self.given or {}, options.structure))
+        given = self.draft(method).finish()
+        return Estimator(frame, query, given, spent=self.spent)
+
+    def _drawn_by(self, draw: Draw) -> Estimator:
+        """Not by a walk; means are still taken over P(x_i | pa_i)."""
+        return Estimator(self.frame, self.query, prior(self.frame, self.query, self.options.structure).finish(), draw)
 
     def draft(self, method: str) -> Draft:
         frame, query, structure = self.frame, self.query, self.options.structure
@@ -202,14 +216,26 @@ class Asked:
         assert self.model is not None
         if method == "message":
             return message(frame, query, self.model.messages(query.evidence), structure)
-        marginals = by_node(self.model.marginals([query.evidence])[0], self.net)
         if method == "independent":
-            return independent(frame, query, marginals, structure)
+            return independent(frame, query, self._marginals(), structure)
         beta = DEFAULT_BETA if self.options.beta is None else self.options.beta
-        return hybrid(frame, query, marginals, _beta(beta, self.net), structure)
+        if isinstance(beta, str) and beta == "fit":
+            beta, self.spent = fit_beta(frame, query, self._marginals(), structure, self.options.seed)
+            self.note = f"beta {beta:g} did best in a pilot"
+        return hybrid(frame, query, self._marginals(), as_beta(beta, self.net), structure)
+
+    def _marginals(self) -> Floats:
+        assert self.model is not None
+        return by_node(self.model.marginals([self.query.evidence])[0], self.net)
 
     def _auto(self) -> Posterior:
-        """Proposals in turn, until one does well; what did best is answered."""
+        method, estimator, tried = self.best()
+        self._run(estimator, self.limits)
+        found = estimator.posterior(method, self.limits, self._seconds())
+        return replace(found, message="; ".join(m for m in (found.message, tried) if m))
+
+    def best(self) -> tuple[str, Estimator, str]:
+        """Proposals in turn, until one does well: the best, with the samples of its pilot, and what was tried."""
         methods = ["lookahead", "adaptive"]
         if self.model is not None and self.model.sequential:
             methods.append("sequential")
@@ -224,10 +250,7 @@ class Asked:
             if share >= POOR or self._seconds() > self.limits.seconds:
                 break
         assert best is not None
-        _, method, estimator = best
-        self._run(estimator, self.limits)
-        found = estimator.posterior(method, self.limits, self._seconds())
-        return replace(found, message="; ".join(m for m in (found.message, f"auto tried {', '.join(tried)}") if m))
+        return best[1], best[2], f"auto tried {', '.join(tried)}"
 
 
 def by_node(states: Floats, net: Network) -> Floats:
@@ -235,16 +258,3 @@ def by_node(states: Floats, net: Network) -> Floats:
     out = np.zeros((len(net), int(net.cards.max())))
     out[np.arange(out.shape[1]) < net.cards[:, None]] = states
     return out
-
-
-def _beta(beta: Any, net: Network) -> Floats:
-    wanted = f"beta must be a number or one for each of the {len(net)} variables"
-    try:
-        values = np.asarray(beta, dtype=float)
-    except (TypeError, ValueError):
-        raise UsageError(f"{wanted}, not {beta!r}") from None
-    if values.shape not in ((), (len(net),)):
-        raise UsageError(f"{wanted}, not an array {list(values.shape)}")
-    if not ((values >= 0) & (values <= 1)).all():
-        raise UsageError(f"beta must lie between 0 and 1, not {beta!r}")
-    return np.broadcast_to(values, len(net))

@@ -6,11 +6,14 @@ Names come from files and are shown as they are: never as markup, never cut off 
 from __future__ import annotations
 
 import contextlib
+import math
 import sys
-from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as ProgressBar
 from rich.table import Table as Grid
@@ -19,9 +22,14 @@ from rich.text import Text
 from unimarg.posterior import Posterior
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from unimarg.trainer import Progress
 
 WIDTH = 24  # characters of a full bar
+MOST_DIGITS = 6
+PATIENCE = 2.0  # seconds before a bar shows that something is going on
+TRUST = ("method", "status", "samples", "ess", "k_hat", "log_evidence", "log_evidence_error", "seconds", "message")
 
 
 def console() -> Console:
@@ -38,18 +46,73 @@ def columns(rows: Iterable[tuple[str, str]]) -> Grid:
 
 
 def bars(post: Posterior, names: Iterable[str]) -> Grid:
-    """A bar for every state of the variables named."""
-    block, sliver = ("█", "▏") if (sys.stdout.encoding or "").lower().startswith("utf") else ("#", ".")
-    grid = Grid(box=None, pad_edge=False)
-    grid.add_column("variable", no_wrap=True)
-    grid.add_column("state", no_wrap=True)
-    grid.add_column("probability", no_wrap=True, justify="right")
-    grid.add_column("")
+    """A bar for every state of the variables named, its standard error beside it where there is one."""
+    grid = _grid("variable", "state")
     for name in names:
+        errors = post.error(name)
         for k, (state, p) in enumerate(post[name].items()):
-            bar = block * round(WIDTH * p) or (sliver if p > 0 else "")
-            grid.add_row(plain(name if k == 0 else ""), plain(state), f"{p:.4f}", Text(bar, "cyan"))
+            grid.add_row(plain(name if k == 0 else ""), plain(state), *digits(p, errors[state]), _bar(p))
     return grid
+
+
+def combinations(frame: pd.DataFrame) -> Grid:
+    """A bar for every combination of states that ``unimarg.joint`` gives."""
+    names = list(frame.columns[:-2])
+    grid = _grid(*names)
+    for *states, p, error in frame.itertuples(index=False):
+        grid.add_row(*map(plain, states), *digits(p, error), _bar(p))
+    return grid
+
+
+def _grid(*names: str) -> Grid:
+    grid = Grid(box=None, pad_edge=False)
+    for name in names:
+        grid.add_column(plain(name), no_wrap=True)
+    grid.add_column("probability", no_wrap=True, justify="right")
+    grid.add_column("", no_wrap=True)
+    grid.add_column("")
+    return grid
+
+
+def _bar(p: float) -> Text:
+    block, sliver = ("█", "▏") if (sys.stdout.encoding or "").lower().startswith("utf") else ("#", ".")
+    return Text((block * round(WIDTH * p) or (sliver if p > 0 else "")) if math.isfinite(p) else "", "cyan")
+
+
+def digits(p: float, error: float) -> tuple[str, str]:
+    """A probability with as many decimals as its standard error has a meaning for, and the error.
+
+    >>> digits(0.123456, 0.0032), digits(0.123456, 0.00013), digits(0.5, 0.0)
+    (('0.123', '± 0.003'), ('0.12346', '± 0.00013'), ('0.5000', ''))
+    """
+    if not math.isfinite(p):
+        return "unknown", ""
+    if not (math.isfinite(error) and error > 0):  # exact, or without an error of its own
+        return f"{p:.4f}", ""
+    places = -math.floor(math.log10(error))
+    if round(error * 10**places) == 1:
+        places += 1  # an error that begins with 1 gets a second digit
+    places = min(max(places, 1), MOST_DIGITS)
+    sign = "±" if (sys.stdout.encoding or "").lower().startswith("utf") else "+-"
+    return f"{p:.{places}f}", f"{sign} {max(error, 10.0**-places):.{places}f}"
+
+
+def trust(post: Posterior) -> str:
+    """How far to trust an answer, in a line or two."""
+    return trust_line({name: getattr(post, name) for name in TRUST})
+
+
+def trust_line(facts: Mapping[Any, Any]) -> str:
+    """``trust`` from the facts themselves."""
+    parts = [str(facts["method"])]
+    if facts["samples"]:
+        parts += [facts["status"], f"{facts['samples']:,} samples worth {facts['ess']:,.0f}"]
+        parts += [f"k-hat {facts['k_hat']:.2f}"] if math.isfinite(facts["k_hat"]) else []
+    log_p, error = facts["log_evidence"], facts["log_evidence_error"]
+    if math.isfinite(log_p):
+        parts.append(f"log P(evidence) = {log_p:.6g}" if not error > 0 else f"log P(evidence) = {' '.join(digits(log_p, error))}")
+    parts.append(f"{facts['seconds'] * 1000:.0f} ms")
+    return "\n".join(f"[dim]{escape(line)}[/dim]" for line in (", ".join(parts), facts["message"]) if line)
 
 
 def plain(text: str) -> Text:
@@ -81,3 +144,27 @@ def training_bar() -> Iterator[Callable[[Progress], None]]:
                 print(text, file=sys.stderr, flush=True)
 
         yield tell
+
+
+@contextlib.contextmanager
+def sampling_bar(samples: int | None, seconds: float | None) -> Iterator[Callable[[int, float], None] | None]:
+    """For the progress of a query: a bar towards its limit, on a terminal only, once it has taken a while."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    from unimarg.importance import DEFAULT_SAMPLES
+
+    shown = (TextColumn("sampling"), BarColumn(), TextColumn("{task.description}"))
+    began, bar = time.perf_counter(), ProgressBar(*shown, console=Console(stderr=True), transient=True)
+    task = bar.add_task("", total=1.0)
+
+    def tell(drawn: int, spent: float) -> None:
+        if not bar.live.is_started and time.perf_counter() - began > PATIENCE:
+            bar.start()
+        share = max(drawn / (samples or DEFAULT_SAMPLES), spent / seconds if seconds else 0.0)
+        bar.update(task, completed=min(share, 1.0), description=f"{drawn:,} samples, {drawn / max(spent, 1e-9):,.0f} a second")
+
+    try:
+        yield tell
+    finally:
+        bar.stop()

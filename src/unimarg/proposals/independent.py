@@ -1,7 +1,7 @@
 """q_i = UM_i(e): every node on its own, the paper's problematic example (appendix B).
 
-With ``structure`` UM_i is renormalised on the support of P(x_i | pa_i), given what was drawn before. Without it, it is not (but for a
-large noisy-max): a table of zeros and ones then has weights of 0 and of 1 / UM_i.
+With ``structure`` UM_i is renormalised on the support of P(x_i | pa_i), given what was drawn before. Without it, it is not: a
+table of zeros and ones then has weights of 0 and of 1 / UM_i.
 """
 
 from __future__ import annotations
@@ -14,5 +14,5 @@ from unimarg.network import Floats
 
 def independent(frame: Frame, query: Query, marginals: Floats, structure: bool = True) -> Draft:
     draft = Draft(frame, query, structure)
-    draft.set_families(other=marginals, beta=np.ones(len(marginals)), support=structure)
+    draft.set_families(other=marginals, beta=np.ones(len(marginals)))
     return draft

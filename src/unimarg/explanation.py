@@ -1,0 +1,193 @@
+"""The most probable joint state given evidence: argmax over x of P(x) l(x).
+
+Exact by elimination with a maximum in place of the sum (Dechter 1999), in log space, while its tables stay small:
+
+    m_v(rest) = max over x_v of the sum of the log factors that mention v,     x_v found again from its argmax, last variable first
+
+Else the best of many samples, each improved one variable at a time until none improves it: the best found, and it says so.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from unimarg.counter import key_from_seed
+from unimarg.errors import ImpossibleEvidenceError, SamplingError, UsageError
+from unimarg.importance import chunk_size, first_sample
+from unimarg.mechanism import NoisyMax, pmf_from_log_cdf
+from unimarg.network import Floats, Ints, Network
+from unimarg.query import Asked, Options
+from unimarg.triangulation import eliminate, moral_graph, quick_entries
+
+if TYPE_CHECKING:
+    from unimarg.marginalizer import Marginalizer
+
+LARGEST = 1 << 23  # entries of all tables together up to which the answer is exact
+QUICK = 8  # times as many by a quick order, above which no better one is sought
+STARTS, SWEEPS = 32, 100  # samples that are improved; times through all variables
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """A joint state of all variables; ``log_probability`` is that of the state together with the evidence, log P(x, e)."""
+
+    assignment: dict[str, str] = field(repr=False)
+    log_probability: float
+    exact: bool
+    seconds: float
+
+    @property
+    def message(self) -> str:
+        return "the most probable of all" if self.exact else "the best found; others may be more probable"
+
+
+def most_probable(net: Network, evidence: Mapping[str, object] | None = None, seed: int = 0, *, largest: int = LARGEST) -> Explanation:
+    """The most probable state of all variables together: exact while its tables have at most ``largest`` entries, else the best found.
+
+    >>> from unimarg.network import NoisyOr, Variable
+    >>> net = Network([Variable("rain"), Variable("wet")], {"wet": ["rain"]}, {"rain": [0.8, 0.2], "wet": NoisyOr(0.1, [0.8])})
+    >>> most_probable(net, {"wet": "yes"}).assignment
+    {'rain': 'yes', 'wet': 'yes'}
+    """
+    return explain_all(net, None, evidence, seed, largest)
+
+
+def explain_all(net: Network, model: Marginalizer | None, evidence: Mapping[str, object] | None, seed: int, largest: int) -> Explanation:
+    """``most_probable`` of networks and models."""
+    if isinstance(largest, bool) or not isinstance(largest, int) or largest < 0:
+        raise UsageError(f"largest must be a whole number of entries, not {largest!r}")
+    began = time.perf_counter()
+    asked = Asked(net, model, evidence, None, Options(seed=seed), every=True)
+    with np.errstate(divide="ignore"):
+        log_l = np.log(asked.query.likelihood)
+    fixed = dict(asked.query.evidence.hard) | {i: 0 for i, k in enumerate(net.cards) if k == 1}
+    states = _by_elimination(net, fixed, log_l, largest)
+    exact = states is not None
+    if states is None:
+        asked.rule_out()
+        states = _by_ascent(asked, fixed, log_l)
+    value = float(net.log_probability(states[None])[0] + log_l[np.arange(len(net)), states].sum())
+    if value == -math.inf:
+        raise ImpossibleEvidenceError("the evidence is impossible")
+    assignment = {v.name: v.states[k] for v, k in zip(net.variables, states.tolist(), strict=True)}
+    return Explanation(assignment, value, exact, time.perf_counter() - began)
+
+
+# --- elimination
+
+
+class Factor(NamedTuple):
+    scope: tuple[int, ...]
+    values: Floats  # logs, an axis for each
+
+
+def _by_elimination(net: Network, fixed: Mapping[int, int], log_l: Floats, largest: int) -> Ints | None:
+    """States ``[nodes]``, or None where the tables would be too large."""
+    scopes = [s for i in range(len(net)) for s in _scopes(net, i, fixed)]
+    logs = np.log(net.cards.astype(float)).tolist()
+    if any(math.fsum(logs[v] for v in s) > math.log(largest + 1) for s in scopes):
+        return None
+    graph = moral_graph(scopes)
+    if quick_entries(graph, logs, QUICK * largest) > QUICK * largest:
+        return None  # hopeless: the search for a good order would take long to say the same
+    order, entries = eliminate(graph, logs, largest)
+    if entries > largest:
+        return None
+    when = {v: t for t, v in enumerate(order)}
+    waiting: dict[int, list[Factor]] = {v: [] for v in order}
+    for i in range(len(net)):
+        for f in _factors(net, i, fixed, log_l):
+            if f.scope:
+                waiting[min(f.scope, key=when.__getitem__)].append(f)
+    choice: list[tuple[int, tuple[int, ...], np.ndarray]] = []
+    for v in order:
+        rest = tuple(sorted({u for f in waiting[v] for u in f.scope} - {v}))
+        total = np.zeros([net.cards[u] for u in (*rest, v)])
+        for f in waiting.pop(v):
+            total += _align(f, (*rest, v))
+        choice.append((v, rest, total.argmax(axis=-1)))
+        if rest:
+            waiting[min(rest, key=when.__getitem__)].append(Factor(rest, total.max(axis=-1)))
+    states = np.zeros(len(net), dtype=np.int64)
+    states[list(fixed)] = list(fixed.values())
+    for v, rest, best in reversed(choice):
+        states[v] = best[tuple(states[u] for u in rest)]
+    return states
+
+
+def _scopes(net: Network, i: int, fixed: Mapping[int, int]) -> list[tuple[int, ...]]:
+    """Of the factors of P(x_i | pa_i): a noisy-max in its lowest state falls apart, since all its causes must be absent."""
+    scope = tuple(v for v in (*net.parents[i], i) if v not in fixed)
+    if isinstance(net.mechanisms[i], NoisyMax) and fixed.get(i) == 0:
+        return [(v,) for v in scope]
+    return [scope] if scope else []
+
+
+def _factors(net: Network, i: int, fixed: Mapping[int, int], log_l: Floats) -> list[Factor]:
+    """log P(x_i | pa_i) l_i(x_i) as a function of what is not fixed."""
+    mechanism, scope = net.mechanisms[i], (*net.parents[i], i)
+    kept = tuple(v for v in scope if v not in fixed)
+    own = [] if i in fixed else [Factor((i,), log_l[i, : net.cards[i]])]
+    with np.errstate(divide="ignore"):
+        if not isinstance(mechanism, NoisyMax):
+            return [Factor(kept, np.log(mechanism.probabilities[tuple(fixed.get(v, slice(None)) for v in scope)])), *own]
+        sums, effects = mechanism.log_cdfs
+        if fixed.get(i) == 0:
+            return [Factor((p,), e[:, 0]) for p, e in zip(net.parents[i], effects, strict=True) if p not in fixed]
+        for p, e in zip(net.parents[i], effects, strict=True):
+            sums = sums + e[fixed[p]] if p in fixed else sums[..., None, :] + e
+        values = np.log(pmf_from_log_cdf(sums))
+    return [Factor(kept, values[..., fixed[i]] if i in fixed else values), *own]
+
+
+def _align(f: Factor, scope: tuple[int, ...]) -> Floats:
+    """With its axes in the order of ``scope``, of length 1 where it lacks one."""
+    where = {v: a for a, v in enumerate(scope)}
+    axes = sorted(range(len(f.scope)), key=lambda a: where[f.scope[a]])
+    shape = [1] * len(scope)
+    for v, size in zip(f.scope, f.values.shape, strict=True):
+        shape[where[v]] = size
+    return np.transpose(f.values, axes).reshape(shape)
+
+
+# --- samples, improved
+
+
+def _by_ascent(asked: Asked, fixed: Mapping[int, int], log_l: Floats) -> Ints:
+    """The best of the samples of a chunk after coordinate ascent."""
+    net = asked.net
+    estimator = asked.best()[1]
+    n = chunk_size(estimator.frame)
+    drawn, log_w = estimator.draw(key_from_seed(asked.options.seed), first_sample(0), n)
+    states = np.unique(np.asarray(drawn)[:, np.asarray(log_w) > -np.inf].T.astype(np.int64), axis=0)
+    if not len(states):
+        raise SamplingError(f"no sample of {n} was compatible with the evidence", n, 0.0)
+    score = net.log_probability(states) + log_l[np.arange(len(net)), states].sum(axis=1)
+    states = states[np.argsort(-score)[:STARTS]]
+    for _ in range(SWEEPS):
+        before = states.copy()
+        for i in range(len(net)):
+            if i not in fixed:
+                states[:, i] = _conditional(net, log_l, states, i).argmax(axis=1)
+        if (states == before).all():
+            break
+    score = net.log_probability(states) + log_l[np.arange(len(net)), states].sum(axis=1)
+    return states[score.argmax()]
+
+
+def _conditional(net: Network, log_l: Floats, states: Ints, i: int) -> Floats:
+    """log P(x_i = k, everything else) up to a constant, ``[samples, card]``: the factors of i and of its children."""
+    card = int(net.cards[i])
+    tiled = np.repeat(states, card, axis=0)
+    tiled[:, i] = np.tile(np.arange(card), len(states))
+    total = log_l[i, tiled[:, i]]
+    with np.errstate(divide="ignore"):
+        for c in (i, *net.children[i]):
+            total = total + np.log(net.mechanisms[c].rows(tiled[:, list(net.parents[c])])[np.arange(len(tiled)), tiled[:, c]])
+    return total.reshape(len(states), card)

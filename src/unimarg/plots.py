@@ -1,0 +1,93 @@
+"""Pictures of posteriors, by Matplotlib without a display."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from unimarg.errors import UsageError
+from unimarg.posterior import Posterior
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+SUFFIXES = (".png", ".svg", ".pdf")
+MOST_BARS = 400  # of one picture; further variables are left out, and the title says so
+ROW = 0.24  # inches
+FILL, WHISKER, LINE = "#4c78a8", "#222222", "#dddddd"
+
+
+def check_path(path: Path) -> None:
+    """Whether a picture can be written there, before the work that fills it."""
+    if path.suffix.lower() not in SUFFIXES:
+        raise UsageError(f"a picture is written to a file with one of the suffixes {' '.join(SUFFIXES)}, not to {path.name!r}")
+    if not path.absolute().parent.is_dir():
+        raise UsageError(f"{path}: there is no folder {str(path.parent)!r}")
+
+
+def save_posterior(post: Posterior, names: Sequence[str], path: Path) -> None:
+    """The marginals of some variables as a picture."""
+    from unimarg.formats.files import replacing
+
+    check_path(path)
+    figure = posterior_figure(post, names)
+    with replacing(str(path)) as out:
+        figure.savefig(out, format=path.suffix.lower()[1:], dpi=120)
+
+
+def posterior_figure(post: Posterior, names: Sequence[str] | None = None) -> Figure:
+    """Bars for every state, grouped by variable, with whiskers of two standard errors."""
+    from matplotlib.figure import Figure
+
+    shown = _first(post, list(post) if names is None else list(names))
+    rows: list[tuple[float, str, float, float]] = []  # position, state, probability, whisker
+    heads: list[tuple[float, str]] = []
+    at = 0.0
+    for name in shown:
+        heads.append((at, _plain(name)))
+        for state, p in post[name].items():
+            at += 1
+            error = post.error(name)[state]
+            rows.append((at, _plain(state), p if math.isfinite(p) else 0.0, 2 * error if math.isfinite(error) else 0.0))
+        at += 1.4
+    positions, labels, values, whiskers = (list(column) for column in zip(*rows, strict=True))
+    figure = Figure(figsize=(8, 1.4 + ROW * at), layout="constrained")
+    axes = figure.subplots()
+    axes.barh(positions, values, height=0.8, color=FILL)
+    low = [min(w, v) for w, v in zip(whiskers, values, strict=True)]
+    high = [min(w, 1 - v) for w, v in zip(whiskers, values, strict=True)]
+    if any(whiskers):
+        axes.errorbar(values, positions, xerr=[low, high], fmt="none", ecolor=WHISKER, elinewidth=1, capsize=2)
+    ticks = axes.set_yticks([a for a, _ in heads] + positions, [name for _, name in heads] + labels, fontsize=8, parse_math=False)
+    for tick in ticks[: len(heads)]:
+        tick.label1.set_fontweight("bold")
+        tick.tick1line.set_visible(False)
+    axes.set(xlim=(0, 1), ylim=(at - 0.8, -0.8), xlabel="probability" + (", whiskers: two standard errors" if any(whiskers) else ""))
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.xaxis.grid(True, color=LINE)
+    axes.set_axisbelow(True)
+    axes.set_title(_title(post, len(shown), len(names or post)), fontsize=9, loc="left")
+    return figure
+
+
+def _first(post: Posterior, names: Sequence[str]) -> list[str]:
+    bars, out = 0, []
+    for name in names:
+        bars += len(post[name])
+        if bars > MOST_BARS and out:
+            break
+        out.append(name)
+    return out
+
+
+def _title(post: Posterior, shown: int, wanted: int) -> str:
+    text = post.method if not post.samples else f"{post.method}, {post.status}, {post.samples:,} samples worth {post.ess:,.0f}"
+    return text + (f"; the first {shown} of {wanted} variables" if shown < wanted else "")
+
+
+def _plain(text: str) -> str:
+    """Names come from files: shortened, control characters made visible."""
+    visible = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+    return visible if len(visible) <= 60 else visible[:59] + "…"
