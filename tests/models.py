@@ -11,6 +11,7 @@ import pytest
 
 import unimarg as um
 from unimarg import Marginalizer, Network, trainer
+from unimarg.encoding import inputs
 from unimarg.presets import recipe
 from unimarg.ragged import Ragged
 from unimarg.student import Student
@@ -26,7 +27,7 @@ def random_model(net: Network, seed: int = 0, **options: Any) -> Marginalizer:
     """As if trained: random weights, random priors."""
     made = recipe(net, **({"preset": "paper", "hidden": (16,)} | options))
     ragged = Ragged(tuple(net.cards.tolist()))
-    trunk = Trunk.make(seed, made.architecture, len(net) + ragged.slots, ragged.slots)
+    trunk = Trunk.make(seed, made.architecture, inputs(ragged, made.rounds > 0), ragged.slots)
     rng = np.random.default_rng(seed)
     priors = tuple(rng.dirichlet(np.full(k, 3.0)) for k in net.cards)
     student = None

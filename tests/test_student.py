@@ -139,7 +139,16 @@ def explaining_away(causes: int = 6, effects: int = 4):
 def test_a_student_learns_what_messages_cannot():
     net = explaining_away()
     findings = Among(UniformRate(), tuple(range(6, 10)))
-    options = {"hidden": (48,), "batch": 256, "virtual": 0, "student": 48, "message_weight": 1, "learning_rate": 5e-3, "warm_up": 20}
+    options = {
+        "hidden": (48,),
+        "batch": 256,
+        "virtual": 0,
+        "rounds": 0,
+        "student": 48,
+        "message_weight": 1,
+        "learning_rate": 5e-3,
+        "warm_up": 20,
+    }
     model = um.train(net, "default", "800 steps", 1, mask=findings, **options)
     compiled = compile_network(net)
     plan = Plan(compiled.layout, model.ragged, model.recipe, 1, False)
@@ -149,7 +158,7 @@ def test_a_student_learns_what_messages_cannot():
     states = states[:, (states[6:] > 0).any(axis=0)]
     observed = Fixed(tuple(range(6, 10))).draw(given.key, jnp.arange(states.shape[1], dtype=jnp.uint32), 10)
     samples = jnp.arange(states.shape[1], dtype=jnp.uint32)
-    batch = labelled(plan, given, *shown(plan, given, states, observed, samples), None, states, samples)
+    batch = labelled(plan, given, *shown(plan, given, states, observed, samples), None, states, observed, samples)
     _, view = loss(model.trunk, plan, given, batch)
     message = model.trunk.logits(view.features, given.prior_logits)["message"]
     by_message = jnp.moveaxis(message_log_q(plan, given, message, states)[0], 0, -1)

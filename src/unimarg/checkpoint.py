@@ -22,6 +22,7 @@ from safetensors.numpy import load as load_tensors
 from safetensors.numpy import save as save_tensors
 
 from unimarg import masking
+from unimarg.encoding import inputs
 from unimarg.errors import FormatError, UnimargError
 from unimarg.formats.files import read_bytes, write_bytes
 from unimarg.marginalizer import Marginalizer
@@ -121,7 +122,7 @@ def _load(path: str | PathLike[str]) -> tuple[Marginalizer, Mapping[str, np.ndar
         made = _recipe_from_json(about["recipe"])
         priors = tuple(np.split(tensors["priors"], np.cumsum(net.cards)[:-1]))
         ragged, nodes = Ragged(tuple(net.cards.tolist())), len(net)
-        trunk = _fill(lambda: Trunk.make(None, made.architecture, nodes + ragged.slots, ragged.slots), "trunk", tensors)
+        trunk = _fill(lambda: Trunk.make(None, made.architecture, inputs(ragged, made.rounds > 0), ragged.slots), "trunk", tensors)
         student = None
         if made.student:
             width = made.architecture.hidden[-1]

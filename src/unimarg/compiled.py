@@ -43,7 +43,7 @@ MAX_SAMPLES = 1 << 42
 FEW_STATES = 7  # of a noisy-max parent, the neutral one not counted: beyond, they are looked up
 
 
-def _take_rows(states: jax.Array, rows: jax.Array) -> jax.Array:
+def take_states(states: jax.Array, rows: jax.Array) -> jax.Array:
     """states[rows]: on a CPU a handful of slices, which it copies much faster than it gathers."""
 
     def slices(states: jax.Array, rows: jax.Array) -> jax.Array:
@@ -52,11 +52,11 @@ def _take_rows(states: jax.Array, rows: jax.Array) -> jax.Array:
     return lax.platform_dependent(states, rows, cpu=slices, default=lambda states, rows: states[rows])
 
 
-def _table_rows(block: TableBlocks, states: jax.Array) -> jax.Array:
+def table_rows(block: TableBlocks, states: jax.Array) -> jax.Array:
     """The row of each node's table that the parents' states select, ``[width, samples]``."""
     index = jnp.broadcast_to(block.offset[:, None], (block.offset.shape[0], states.shape[1]))
     for p in range(block.parents.shape[-1]):
-        index = index + block.strides[:, p, None] * _take_rows(states, block.parents[:, p]).astype(jnp.int32)
+        index = index + block.strides[:, p, None] * take_states(states, block.parents[:, p]).astype(jnp.int32)
     return index
 
 
@@ -67,14 +67,14 @@ def noisy_steps(block: NoisyBlocks, states: jax.Array) -> list[jax.Array]:
 
     def add_parents(turn: jax.Array, sums: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
         for j in range(TURN):
-            state = _take_rows(states, block.parents[:, turn * TURN + j])
-            sums = _with_parent(sums, block.steps[:, turn * TURN + j], state)
+            state = take_states(states, block.parents[:, turn * TURN + j])
+            sums = with_parent(sums, block.steps[:, turn * TURN + j], state)
         return sums
 
     return list(lax.fori_loop(0, block.turns, add_parents, start))
 
 
-def _with_parent(sums: tuple[jax.Array, ...], step: jax.Array, state: jax.Array) -> tuple[jax.Array, ...]:
+def with_parent(sums: tuple[jax.Array, ...], step: jax.Array, state: jax.Array) -> tuple[jax.Array, ...]:
     """Add what a parent in ``state`` contributes, ``step[:, state - 1]``; nothing in state 0."""
     if step.shape[1] <= FEW_STATES:  # comparisons vectorise, but the program grows with every state
         for s in range(step.shape[1]):
@@ -87,7 +87,7 @@ def _with_parent(sums: tuple[jax.Array, ...], step: jax.Array, state: jax.Array)
 
 
 def _draw_table(kind: Kind, tables: Tables, block: TableBlocks, states: jax.Array, high: jax.Array, low: jax.Array) -> jax.Array:
-    base = _table_rows(block, states) * (kind.card - 1)
+    base = table_rows(block, states) * (kind.card - 1)
     # an even word never reaches the all-ones threshold: what is certain always happens
     even = np.uint32(0xFFFFFFFE)
     high, low = (high, low & even) if kind.fine else (high & even, low)
@@ -122,12 +122,16 @@ def _draw_noisy(kind: Kind, block: NoisyBlocks, states: jax.Array, high: jax.Arr
 
 
 def _log_p_table(kind: Kind, tables: Tables, block: TableBlocks, states: jax.Array) -> list[jax.Array]:
-    base = _table_rows(block, states) * kind.card
+    base = table_rows(block, states) * kind.card
     return [tables.log_p.at[base + k].get(mode="promise_in_bounds") for k in range(kind.card)]
 
 
 def log_p_noisy(block: NoisyBlocks, states: jax.Array) -> list[jax.Array]:
-    steps = noisy_steps(block, states)
+    return log_p_of_steps(noisy_steps(block, states))
+
+
+def log_p_of_steps(steps: list[jax.Array]) -> list[jax.Array]:
+    """log P(X = k) for each k from D_1, D_2, ..."""
     log_cdf = jnp.zeros_like(steps[0])
     log_p: list[jax.Array] = []
     for step in reversed(steps):
@@ -136,7 +140,7 @@ def log_p_noisy(block: NoisyBlocks, states: jax.Array) -> list[jax.Array]:
     return [log_cdf, *reversed(log_p)]
 
 
-def _at(blocks: Any, position: jax.Array) -> Any:
+def block_at(blocks: Any, position: jax.Array) -> Any:
     return jax.tree.map(lambda a: lax.dynamic_index_in_dim(a, position, 0, False), blocks)
 
 
@@ -147,7 +151,7 @@ def draw_states(layout: Layout, arrays: Arrays, key: Key, first: jax.Array, n: i
 
     def branch(k: int, kind: Kind) -> Any:
         def draw_block(position: jax.Array, states: jax.Array, nodes: jax.Array) -> jax.Array:
-            block = _at(arrays.blocks[k], position)
+            block = block_at(arrays.blocks[k], position)
             high, low = words(key, samples, nodes.astype(jnp.uint32) + first[1])
             if kind.noisy:
                 state = _draw_noisy(kind, block, states, high, low)
@@ -181,7 +185,7 @@ def draw(net: CompiledNetwork, key: Key, n: int, first: int = 0) -> jax.Array:
 
 def log_p_of_block(layout: Layout, arrays: Arrays, k: int, position: jax.Array, rows: jax.Array) -> list[jax.Array]:
     """log P(x_i = state | parents) of a block of kind ``k``, one ``[width, samples]`` for each state, from rows of states."""
-    kind, block = layout.kinds[k], _at(arrays.blocks[k], position)
+    kind, block = layout.kinds[k], block_at(arrays.blocks[k], position)
     if kind.noisy:
         return log_p_noisy(block, rows)
     return _log_p_table(kind, arrays.tables[layout.table_index[k]], block, rows)

@@ -57,9 +57,10 @@ class Step(NamedTuple):
     noisy: jax.Array  # number among the large noisy-max nodes
     log_likelihood: jax.Array  # [steps, noisy card], of a noisy-max node's finding
     tilt: jax.Array  # lambda, likewise
-    log_other: jax.Array | None  # log u, likewise; None where nothing is mixed in
     beta: jax.Array
+    on_support: jax.Array  # bool: u is cut to the states that the target allows
     edges: jax.Array  # [steps, 2]: from and to in Edges
+    log_other: jax.Array | None = None  # log u, [steps, noisy card]; None where nothing is mixed in
 
 
 class Edges(NamedTuple):
@@ -326,6 +327,7 @@ class Draft:
     def __init__(self, frame: Frame, query: Query, structure: bool = True):
         self.frame, self.query = frame, query
         n = len(frame.order)
+        self.structure = np.bool_(structure)
         self.plain = query.free if structure else np.zeros(n, dtype=bool)
         self.prob, self.target = np.zeros(frame.capacity), np.zeros(frame.capacity)  # of draws; P(x_i | pa_i) l_i(x_i)
         self.used = frame.entries
@@ -350,7 +352,7 @@ class Draft:
     def set_families(self, tilt: Floats | None = None, other: Floats | None = None, beta: Floats | None = None) -> None:
         """q_i = (1 - beta_i) t_i exp(lambda_i) / Z + beta_i u_i [t_i > 0] / Z' for every node, from ``[nodes, card]`` and ``[nodes]``.
 
-        Nodes without findings below keep P(x_i | pa_i) where ``structure`` says so.
+        With ``structure`` nodes without findings below keep P(x_i | pa_i), without it u_i stays as it is where t_i = 0.
         """
         change = ~self.plain
         if tilt is not None:
@@ -360,7 +362,7 @@ class Draft:
             target = self.target[begin : begin + table.size].reshape(table.shape)
             q = normalised(target if tilt is None else target * np.exp(_widen(tilt, table.shape[1]))[owner])
             if share is not None and other is not None:
-                u = normalised(np.where(target > 0, _widen(other, table.shape[1])[owner], 0.0))
+                u = normalised(np.where((target > 0) | ~self.structure, _widen(other, table.shape[1])[owner], 0.0))
                 weight = np.where(u.sum(axis=1, keepdims=True) > 0, share[owner][:, None], 0.0)
                 q = (1 - weight) * q + weight * u
             self.prob[begin : begin + table.size] = q.ravel()
@@ -421,12 +423,14 @@ class Draft:
         mode = np.where(has_edges & (mode == TABLE) & (number == nodes), TILTED, mode)
         with np.errstate(divide="ignore"):
             log_likelihood = np.log(_widen(query.likelihood, frame.noisy_card))
-        other = None if self.log_other is None else self.log_other[nodes]
         edges = np.where((number == nodes)[:, None], self.edge_range[nodes], 0)
         table = (frame.net.cards[nodes], half, offset, contexts, context, strides)
-        noisy = (*(a[nodes] for a in (frame.noisy_number, log_likelihood, self.tilt)), other, self.beta[nodes], edges)
+        noisy = (*(a[nodes] for a in (frame.noisy_number, log_likelihood, self.tilt, self.beta)), np.full(len(nodes), self.structure))
         most = n + frame.links
-        return Step(*(None if a is None else pad_rows(a, most) for a in (nodes, number, mode, *table, *noisy))), len(nodes)  # pyright: ignore[reportArgumentType]
+        steps = Step(*(pad_rows(a, most) for a in (nodes, number, mode, *table, *noisy, edges)))
+        if self.log_other is not None:
+            steps = steps._replace(log_other=pad_rows(self.log_other[nodes], most))
+        return steps, len(nodes)
 
     def _means(self) -> tuple[Mean, int]:
         frame, query = self.frame, self.query
@@ -455,7 +459,7 @@ class Link(NamedTuple):
 
 
 def pad_rows(a: np.ndarray, length: int) -> jax.Array:
-    out = np.zeros((length, *a.shape[1:]), dtype=np.int32 if a.dtype.kind == "i" else np.float32)
+    out = np.zeros((length, *a.shape[1:]), dtype={"i": np.int32, "b": np.bool_}.get(a.dtype.kind, np.float32))
     out[: len(a)] = a
     return jnp.asarray(out)
 

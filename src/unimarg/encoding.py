@@ -22,10 +22,21 @@ Encoding: TypeAlias = Literal["two_bit", "prior"]
 ENCODINGS: tuple[str, ...] = get_args(Encoding)
 
 
-def encode(encoding: Encoding, known: jax.Array, values: Parts, ragged: Ragged, priors: jax.Array) -> jax.Array:
-    """``[samples, nodes + slots]`` from ``known [samples, nodes]`` (bool) and values ``[samples, nodes, K]``.
+BELIEF_SCALE = 0.25  # logits of beliefs go up to 20
 
-    Nodes lie in the order of ``ragged``; ``priors [slots]`` are P(node = state).
+
+def inputs(ragged: Ragged, beliefs: bool) -> int:
+    """Numbers that ``encode`` makes of a sample."""
+    return len(ragged.cards) + (2 if beliefs else 1) * ragged.slots
+
+
+def encode(
+    encoding: Encoding, known: jax.Array, values: Parts, ragged: Ragged, priors: jax.Array, beliefs: jax.Array | None = None
+) -> jax.Array:
+    """``[samples, inputs]`` from ``known [samples, nodes]`` (bool) and values ``[samples, nodes, K]``.
+
+    Nodes lie in the order of ``ragged``; ``priors [slots]`` are P(node = state), ``beliefs [samples, slots]`` logits that are
+    given as well (see ``propagation``).
     """
     slots = []
     for flag, value, prior in zip(ragged.nodes(known), values, ragged.split(priors), strict=True):
@@ -33,7 +44,8 @@ def encode(encoding: Encoding, known: jax.Array, values: Parts, ragged: Ragged, 
         shown = jnp.where(flag[..., None], value[..., 1:], hidden)
         slots.append(shown.reshape(*shown.shape[:-2], -1))
     # one concatenation and none inside another: XLA has been seen to get nested ones wrong (jax issue 40588)
-    return jnp.concatenate([known.astype(priors.dtype), *slots], axis=-1)
+    extra = [] if beliefs is None else [BELIEF_SCALE * beliefs]
+    return jnp.concatenate([known.astype(priors.dtype), *slots, *extra], axis=-1)
 
 
 def one_hot(states: jax.Array, ragged: Ragged) -> Parts:

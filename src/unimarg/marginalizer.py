@@ -23,6 +23,7 @@ from unimarg.evidence import Evidence, parse_evidence
 from unimarg.network import Floats, Network
 from unimarg.posterior import Posterior
 from unimarg.presets import Recipe
+from unimarg.propagation import Propagation
 from unimarg.ragged import Parts, Ragged
 from unimarg.student import Student
 from unimarg.support import Support
@@ -118,7 +119,7 @@ class Marginalizer:
     @property
     def sequential(self) -> bool:
         """Whether there is a network of one hidden layer, which sequential importance sampling needs."""
-        plain = not self.recipe.architecture.residual and len(self.recipe.architecture.hidden) == 1
+        plain = not self.recipe.architecture.residual and len(self.recipe.architecture.hidden) == 1 and not self.recipe.rounds
         return plain or self.student is not None
 
     def one_shot(self, evidence: Mapping[str, object] | None, targets: Sequence[str] | None) -> Posterior:
@@ -211,6 +212,10 @@ class Marginalizer:
         return np.concatenate([p.reshape(len(p), math.prod(p.shape[1:])) for p in parts], axis=1)[:, self.ragged.states_order]
 
     @cached_property
+    def _propagation(self) -> Propagation | None:
+        return Propagation(self.net, self.recipe.rounds) if self.recipe.rounds else None
+
+    @cached_property
     def _support(self) -> Support:
         return Support(self.net)
 
@@ -236,20 +241,32 @@ class Marginalizer:
             rows = len(known[part])
             pad = next(b for b in BATCHES if b >= rows) - rows
             padded = [np.pad(a[part], [(0, pad)] + [(0, 0)] * (a.ndim - 1)) for a in (known, *values)]
-            pieces.append([np.asarray(a)[:rows] for a in _answer(*given, padded[0], padded[1:])])
+            pieces.append([np.asarray(a)[:rows] for a in _answer(*given, padded[0], padded[1:], self._propagation)])
         return [np.concatenate(same) for same in zip(*pieces, strict=True)]  # also makes them writable
 
 
-@partial(jax.jit, static_argnames=("ragged", "encoding", "output"))
-def _answer(ragged: Ragged, encoding: Any, output: str, trunk: Trunk, priors: Any, prior_logits: Any, known: Any, values: Any) -> Parts:
+@partial(jax.jit, static_argnames=("ragged", "encoding", "output", "propagation"))
+def _answer(
+    ragged: Ragged,
+    encoding: Any,
+    output: str,
+    trunk: Trunk,
+    priors: Any,
+    prior_logits: Any,
+    known: Any,
+    values: Any,
+    propagation: Propagation | None = None,
+) -> Parts:
     """Marginals or messages ``[rows, nodes, K]`` for each group, or the trunk's last layer."""
-    x = encode(encoding, known, values, ragged, priors)
+    beliefs = None if propagation is None else propagation.logits(known, values, jax.default_backend() != "cpu")
+    x = encode(encoding, known, values, ragged, priors, beliefs)
+    start = prior_logits if beliefs is None else beliefs
     if output == "features":
         return [trunk.features(x)]
     if output == "message":
-        return ragged.with_reference(trunk(x, prior_logits)["message"])
+        return ragged.with_reference(trunk(x, start)["message"])
     out = []
-    for logits, value, flag in zip(ragged.with_reference(trunk(x, prior_logits)["marginal"]), values, ragged.nodes(known), strict=True):
+    for logits, value, flag in zip(ragged.with_reference(trunk(x, start)["marginal"]), values, ragged.nodes(known), strict=True):
         # what a finding or a likelihood rules out is exactly 0, so that what is certain is exactly 1
         ruled_out = flag[..., None] & (value == 0)
         out.append(jax.nn.softmax(jnp.where(ruled_out, -jnp.inf, logits), axis=-1))

@@ -36,7 +36,10 @@ class Recipe:
     warm_up: int = 0  # steps of linear warm-up; with it the rate falls along a cosine to the end
     average: float = 0.0  # decay of the running average of the weights; 0: none
     clip: float = 0.0  # largest norm of a gradient; 0: none
-    labels: str = "sample"  # "exact": posteriors by the teacher; "auto": those where its cliques are small enough
+    labels: str = (
+        "sample"  # "soft": given the rest of the sample; "exact": posteriors; "auto": those if cliques are small, else soft on a GPU
+    )
+    rounds: int = 0  # of belief propagation, from whose answer the network starts; 0: from the prior
     message_weight: float = 0.1  # of the message head's loss beside the marginal head's
     virtual: float = 0.0  # share of the shown nodes that are shown through a random channel
     student: int = 0  # units of a one-layer student for SUM-IS beside the trunk; 0: none
@@ -47,6 +50,7 @@ class Recipe:
                 raise UsageError(f"there is no {name} {getattr(self, name)!r}; {closest(getattr(self, name), allowed)}")
         numbers: dict[str, float] = {
             "batch": whole_number(self.batch, "the batch size", 1, 1 << 24),
+            "rounds": whole_number(self.rounds, "the number of rounds", 0, 1000),
             "warm_up": whole_number(self.warm_up, "warm_up", 0, 2**31 - 1),
             "student": whole_number(self.student, "the number of the student's units", 0, MAX_WIDTH),
         }
@@ -62,7 +66,7 @@ class Recipe:
 
 
 _RANGES = {"learning_rate": (0, 1e30), "average": (0, 1), "clip": (0, 1e30), "message_weight": (0, 1e30), "virtual": (0, 1)}
-LABELS = ("sample", "exact", "auto")
+LABELS = ("sample", "soft", "exact", "auto")
 
 
 def recipe(net: Network, preset: str = "default", mask: Mask | None = None, **changes: Any) -> Recipe:
@@ -106,7 +110,7 @@ def _mixed(net: Network) -> Mask:
 
 def _small(net: Network) -> Recipe:
     architecture = Architecture((256,) * 2, residual=True, heads=("marginal",), from_prior=True)
-    return replace(_default(net), preset="small", architecture=architecture, batch=256, learning_rate=3e-3, student=0)
+    return replace(_default(net), preset="small", architecture=architecture, batch=256, learning_rate=3e-3, student=0, rounds=0)
 
 
 def _default(net: Network) -> Recipe:
@@ -124,6 +128,7 @@ def _default(net: Network) -> Recipe:
         labels="auto",
         virtual=0.02,
         student=256,
+        rounds=8,
     )
 
 

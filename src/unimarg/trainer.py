@@ -21,6 +21,7 @@ import numpy as np
 from unimarg.checkpoint import check_writable, load_state, save_model
 from unimarg.compiled import sample_chunks
 from unimarg.counter import key_from_seed
+from unimarg.encoding import inputs
 from unimarg.errors import TrainingError, UsageError, whole_number
 from unimarg.evaluation import errors, evidence_sets, references
 from unimarg.layout import compile_network, power_of_two
@@ -28,6 +29,7 @@ from unimarg.marginalizer import Marginalizer, prior_slots
 from unimarg.masking import Mask
 from unimarg.network import Floats, Network
 from unimarg.presets import Recipe, recipe
+from unimarg.propagation import Propagation
 from unimarg.ragged import Ragged
 from unimarg.student import batch_rows, descendants
 from unimarg.teacher import Teacher, make_teacher
@@ -130,7 +132,8 @@ class _Run:
         self.ragged = Ragged(tuple(net.cards.tolist()))
         half = jax.default_backend() != "cpu"
         teacher = self._teacher(half)
-        self.plan = Plan(self.compiled.layout, self.ragged, made, self._steps_per_call(half, teacher), half, teacher)
+        propagation = Propagation(net, made.rounds) if made.rounds else None
+        self.plan = Plan(self.compiled.layout, self.ragged, made, self._steps_per_call(half, teacher), half, teacher, propagation)
         self.priors = estimate_priors(net, seed)
         self.loss: float | None = None
         self.held_out = HeldOut(net, held_out, seed) if held_out else None
@@ -138,19 +141,19 @@ class _Run:
     def _steps_per_call(self, accelerated: bool, teacher: Teacher | None) -> int:
         """A power of two that keeps a call short and its samples in memory, by the work of a step."""
         architecture, slots = self.recipe.architecture, self.ragged.slots
-        widths = (len(self.net) + slots, *architecture.hidden)
+        widths = (inputs(self.ragged, self.recipe.rounds > 0), *architecture.hidden)
         weights = sum(a * b for a, b in itertools.pairwise(widths)) + widths[-1] * slots * len(architecture.heads)
         if architecture.residual:
             weights += sum(2 * h * h for h in architecture.hidden)
         work = (6 * weights + 100 * (teacher.entries if teacher else 0)) * self.recipe.batch
         work += 100 * len(self.net) * self.ragged.largest * self.recipe.student * batch_rows(self.recipe.batch)
         seconds = work / (2e14 if accelerated else 5e10)
-        fits = (CALL_BYTES_ACCELERATED if accelerated else CALL_BYTES) / (20 * int(self.net.cards.sum()))  # samples: five arrays of floats
+        fits = (CALL_BYTES_ACCELERATED if accelerated else CALL_BYTES) / (28 * int(self.net.cards.sum()))  # samples: seven arrays of floats
         most = min(CALL_SECONDS / seconds, min(self.compiled.chunk, fits) / self.recipe.batch, self.limits.steps or math.inf)
         return 1 << max(0, math.floor(math.log2(max(most, 1))))
 
     def _teacher(self, accelerated: bool) -> Teacher | None:
-        if self.recipe.labels == "sample":
+        if self.recipe.labels in ("sample", "soft"):
             return None
         limit = TEACHER_ENTRIES_ACCELERATED if accelerated else TEACHER_ENTRIES
         teacher = make_teacher(self.net, limit)

@@ -5,7 +5,9 @@ A call draws a chunk of fresh samples, masks them, and takes many optimiser step
     x ~ P,  m ~ masks,  loss = - sum over i of log UM_i(x_i | x_m)          the marginal head
                               - sum over i of log q_i(x_i | pa_i, x_m)     the message head, where
 
-q_i(k | pa_i, e) is proportional to P(x_i = k | pa_i) exp(lambda_i(k)). A student for SUM-IS (``student.py``) learns beside the
+q_i(k | pa_i, e) is proportional to P(x_i = k | pa_i) exp(lambda_i(k)). In place of the outcome x_i stands, where asked, its
+distribution given more than x_m, which has the same expectation and less noise: P(x_i | x_m) itself (``teacher``), or
+P(x_i | the rest of the sample) (``blanket``). A student for SUM-IS (``student.py``) learns beside the
 trunk from the same batches, without a say in the trunk's gradient. Nothing is stored. Step t uses the samples
 t * batch up to (t + 1) * batch of the run's key, so that a run that was interrupted goes on to the same weights.
 """
@@ -22,16 +24,19 @@ import numpy as np
 import optax
 from jax import lax
 
+from unimarg.blanket import blanket_log_p
 from unimarg.compiled import draw_states, log_conditionals_of
 from unimarg.counter import Key, threefry, words
-from unimarg.encoding import encode, one_hot
+from unimarg.encoding import encode, inputs, one_hot
 from unimarg.layout import MAX_NODES, Arrays, Layout
 from unimarg.presets import Recipe
+from unimarg.propagation import Propagation
 from unimarg.ragged import Parts, Ragged, take_rows
 from unimarg.student import Student, batch_rows
 from unimarg.teacher import Teacher
 from unimarg.trunk import Trunk
 
+LABEL_ENTRIES = 1 << 31  # of all cliques and rows that a GPU labels at once: 8 GB, several times
 MASKS, CHANNELS, DROPOUT = range(1, 4)  # streams of random numbers beside the samples' own
 
 
@@ -44,11 +49,25 @@ class Plan:
     recipe: Recipe
     steps_per_call: int
     half: bool  # bfloat16 products
-    teacher: Teacher | None = None  # exact labels; else the samples themselves
+    teacher: Teacher | None = None  # exact labels
+    propagation: Propagation | None = None  # beliefs to start from
 
     @property
     def samples_per_call(self) -> int:
         return self.steps_per_call * self.recipe.batch
+
+    @property
+    def rows(self) -> int:
+        """Samples that are labelled at once: a batch, and on a GPU, which wants wide work, as many as fit."""
+        if not self.half:
+            return self.recipe.batch
+        fits = LABEL_ENTRIES / (self.teacher.entries if self.teacher else 1)
+        return min(self.samples_per_call, max(self.recipe.batch, 1 << int(np.log2(max(fits, 1)))))
+
+    @property
+    def soft(self) -> bool:
+        """Labels given the rest of the sample."""
+        return self.recipe.labels == "soft" or (self.recipe.labels == "auto" and self.half and self.teacher is None)
 
 
 class Given(NamedTuple):
@@ -85,6 +104,7 @@ class Batch(NamedTuple):
     certain: jax.Array  # bool [samples, nodes]: hard evidence
     states: jax.Array  # [nodes, samples]
     samples: jax.Array  # uint32 [samples]: their numbers
+    beliefs: jax.Array | None  # [samples, slots]: logits to start from, if not the prior's
 
 
 class State(NamedTuple):
@@ -130,7 +150,7 @@ def initial_state(plan: Plan, seed: int) -> State:
     def learner(weights: Any) -> Learner:
         return Learner(weights, weights if made.average else None, optimizer(made).init(weights))
 
-    trunk = learner(Trunk.make(seed, made.architecture, nodes + plan.ragged.slots, plan.ragged.slots))
+    trunk = learner(Trunk.make(seed, made.architecture, inputs(plan.ragged, made.rounds > 0), plan.ragged.slots))
     student = Student.make(seed, made.student, made.architecture.hidden[-1], nodes, plan.ragged.largest) if made.student else None
     return State(jnp.int32(0), trunk, None if student is None else learner(student))
 
@@ -145,17 +165,20 @@ def run_steps(plan: Plan, given: Given, state: State) -> tuple[State, jax.Array]
     states = draw_states(plan.layout, given.arrays, given.key, jnp.stack([first, upper * np.uint32(MAX_NODES)]), n)
     observed = plan.recipe.mask.draw(stream(given.key, MASKS), samples, states.shape[0])
 
-    def batches(a: jax.Array) -> jax.Array:
-        return jnp.moveaxis(a.reshape(*a.shape[:-1], plan.steps_per_call, plan.recipe.batch), -2, 0)
+    def parts_of(a: jax.Array, size: int) -> jax.Array:
+        return jnp.moveaxis(a.reshape(*a.shape[:-1], n // size, size), -2, 0)
 
     # Loop after loop in place of one: XLA computes cheap-looking things again wherever they are used, barrier or not, and only
     # what a loop leaves behind is safe. With random numbers and transpositions inside the teacher a step took twice the time.
-    parts = batches(states), batches(observed), batches(samples)
+    parts = tuple(parts_of(a, plan.rows) for a in (states, observed, samples))
     evidence = lax.map(lambda part: shown(plan, given, *part), parts)
     marginals = None
     if plan.teacher:
         marginals = lax.map(plan.teacher.marginals, lax.map(lambda part: likelihoods(plan.ragged, *part), evidence[:2]))
-    learnt_from = lax.map(lambda part: labelled(plan, given, *part), (*evidence, marginals, parts[0], parts[2]))
+    learnt_from = lax.map(lambda part: labelled(plan, given, *part), (*evidence, marginals, *parts))
+    if plan.rows != plan.recipe.batch:
+        learnt_from = jax.tree.map(lambda a: a.reshape(-1, plan.recipe.batch, *a.shape[2:]), learnt_from._replace(states=None))
+        learnt_from = learnt_from._replace(states=parts_of(states, plan.recipe.batch))
 
     def step(i: jax.Array, carried: tuple[State, jax.Array]) -> tuple[State, jax.Array]:
         state, losses = carried
@@ -201,13 +224,30 @@ def labelled(
     certain: jax.Array,
     marginals: list[jax.Array] | None,
     states: jax.Array,
+    observed: jax.Array,
     samples: jax.Array,
 ) -> Batch:
-    """The evidence encoded, and what it implies: the teacher's marginals, or the samples themselves."""
+    """The evidence encoded, and what it implies: the teacher's marginals, or the samples themselves, softened where asked."""
     ragged = plan.ragged
-    inputs = encode(plan.recipe.encoding, known, values, ragged, given.priors)
-    labels = one_hot(ragged.rows(states), ragged) if marginals is None else by_group(ragged, marginals)
-    return Batch(inputs, labels, known, values, certain, states, samples)
+    beliefs = None if plan.propagation is None else plan.propagation.logits(known, values, plan.half)
+    encoded = encode(plan.recipe.encoding, known, values, ragged, given.priors, beliefs)
+    if marginals is not None:
+        labels = by_group(ragged, marginals)
+    elif plan.soft:
+        labels = soft_labels(plan, given, known, values, states, observed)
+    else:
+        labels = one_hot(ragged.rows(states), ragged)
+    return Batch(encoded, labels, known, values, certain, states, samples, beliefs)
+
+
+def soft_labels(plan: Plan, given: Given, known: jax.Array, values: Parts, states: jax.Array, observed: jax.Array) -> Parts:
+    """P(x_i = k | the rest of the sample), ``[samples, nodes, K]`` for each group."""
+    log_p = log_conditionals_of(plan.layout, given.arrays, states)
+    logits = grouped(blanket_log_p(plan.layout, given.arrays, states, observed, log_p), plan.ragged)
+    return [
+        jax.nn.softmax(jnp.where(flag[..., None], jnp.log(value), 0) + part, axis=-1)
+        for part, flag, value in zip(logits, plan.ragged.nodes(known), values, strict=True)
+    ]
 
 
 def loss(trunk: Trunk, plan: Plan, given: Given, batch: Batch) -> tuple[jax.Array, View]:
@@ -218,12 +258,12 @@ def loss(trunk: Trunk, plan: Plan, given: Given, batch: Batch) -> tuple[jax.Arra
         data = jnp.stack(threefry(stream(given.key, DROPOUT), batch.samples[0], jnp.uint32(0)))
         key = jax.random.wrap_key_data(data, impl="threefry2x32")
     features = trunk.features(batch.inputs, plan.half, key)
-    logits = trunk.logits(features, given.prior_logits, plan.half)
+    logits = trunk.logits(features, given.prior_logits if batch.beliefs is None else batch.beliefs, plan.half)
     counted = jnp.ones_like(batch.certain) if recipe.observed_loss else ~batch.certain
     total = _cross_entropy(ragged.log_softmax(logits["marginal"]), batch.labels, counted, ragged)
     if "message" in logits:
         messages = message_log_q(plan, given, logits["message"], batch.states)
-        drawn = one_hot(ragged.rows(batch.states), ragged)
+        drawn = batch.labels if plan.soft else one_hot(ragged.rows(batch.states), ragged)
         total = total + recipe.message_weight * _cross_entropy(messages, drawn, ~batch.certain, ragged)
     return total, View(features, logits.get("message"), batch.known, batch.certain, batch.values)
 
@@ -258,13 +298,16 @@ def by_group(ragged: Ragged, marginals: list[jax.Array]) -> Parts:
 
 def message_log_q(plan: Plan, given: Given, messages: jax.Array, states: jax.Array) -> Parts:
     """log q_i(k | pa_i, e), ``[samples, nodes, K]`` for each group, with the samples' own parents."""
-    log_p = log_conditionals_of(plan.layout, given.arrays, states)  # [nodes, card, samples]
+    tables = grouped(log_conditionals_of(plan.layout, given.arrays, states), plan.ragged)
+    return [jax.nn.log_softmax(table + part, axis=-1) for table, part in zip(tables, plan.ragged.with_reference(messages), strict=True)]
+
+
+def grouped(by_node: jax.Array, ragged: Ragged) -> Parts:
+    """``[nodes, card, samples]`` in the network's order, as ``[samples, nodes, K]`` for each group."""
     out, at = [], 0
-    for part in plan.ragged.with_reference(messages):
-        n, k = part.shape[-2:]
-        nodes = jnp.asarray(plan.ragged.order[at : at + n])
-        table = jnp.moveaxis(take_rows(log_p, nodes)[:, :k], -1, 0)
-        out.append(jax.nn.log_softmax(table + part, axis=-1))
+    for k, n in ragged.groups:
+        nodes = jnp.asarray(ragged.order[at : at + n])
+        out.append(jnp.moveaxis(take_rows(by_node, nodes)[:, :k], -1, 0))
         at += n
     return out
 

@@ -132,15 +132,15 @@ class Trunk(eqx.Module):
         keep = jax.random.bernoulli(jax.random.fold_in(key, layer), 1 - rate, x.shape)
         return jnp.where(keep, x / (1 - rate), 0)
 
-    def __call__(self, x: jax.Array, prior_logits: jax.Array, half: bool = False, key: jax.Array | None = None) -> dict[str, jax.Array]:
+    def __call__(self, x: jax.Array, start: jax.Array, half: bool = False, key: jax.Array | None = None) -> dict[str, jax.Array]:
         """Logits ``[samples, slots]`` of each head."""
-        return self.logits(self.features(x, half, key), prior_logits, half)
+        return self.logits(self.features(x, half, key), start, half)
 
-    def logits(self, features: jax.Array, prior_logits: jax.Array, half: bool = False) -> dict[str, jax.Array]:
+    def logits(self, features: jax.Array, start: jax.Array, half: bool = False) -> dict[str, jax.Array]:
         """What the heads make of ``features``."""
         out = self.head(features, half)
         parts = jnp.split(out, len(self.architecture.heads), axis=-1)
         logits = dict(zip(self.architecture.heads, parts, strict=True))
         if self.architecture.from_prior:
-            logits["marginal"] = logits["marginal"] + prior_logits
+            logits["marginal"] = logits["marginal"] + start
         return logits

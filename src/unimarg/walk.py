@@ -141,9 +141,9 @@ def _noisy(here: Here, card: int) -> tuple[jax.Array, jax.Array]:
 
 
 def _mixed(now: Step, target: list[jax.Array], log_q: list[jax.Array]) -> list[jax.Array]:
-    """(1 - beta) q + beta u, with u renormalised where the target is not 0."""
+    """(1 - beta) q + beta u, with u renormalised, on the target's support where asked."""
     assert now.log_other is not None
-    other = [jnp.where(t > -jnp.inf, now.log_other[k], -jnp.inf) for k, t in enumerate(target)]
+    other = [jnp.where((t > -jnp.inf) | ~now.on_support, now.log_other[k], -jnp.inf) for k, t in enumerate(target)]
     scale = _logsumexp(other)
     other = [u - jnp.where(scale > -jnp.inf, scale, 0) for u in other]
     mixed = [jnp.logaddexp(jnp.log1p(-now.beta) + q, jnp.log(now.beta) + u) for q, u in zip(log_q, other, strict=True)]

@@ -1,0 +1,217 @@
+"""Arms that the default preset was chosen from, each trained for the same time.
+
+    python benchmarks/arms.py alarm.bif.gz residual plain transformer --seconds 25 [--references refs.npz] [--seed 0]
+
+An arm is the default preset with a few options changed, or with another trunk in its place; time is counted without
+compilation. Writes a line of CSV for each arm and evidence family. References are an .npz with arrays
+``<network>.<family>.evidence`` and ``.truth``; without one they are computed as in ``one_shot.py``.
+
+What the arms that are not in the product do:
+
+transformer    one token for every node (flag and value, an embedding of its own), attention, a head of its own for every node
+edge           the same, attention only between neighbours in the moral graph
+propagation    the beliefs that the default starts from, nothing is learnt
+prior          the default without those beliefs: a residual on the prior
+muon           Muon in place of Adam
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import csv
+import itertools
+import sys
+import time
+from pathlib import Path
+from typing import Any, cast
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import optax.contrib
+
+import unimarg as um
+from unimarg import trainer, training
+from unimarg.evaluation import errors, evidence_sets
+from unimarg.marginalizer import Marginalizer, prior_slots
+from unimarg.masking import UniformRate
+from unimarg.network import Network
+from unimarg.presets import recipe
+from unimarg.ragged import Parts, Ragged
+from unimarg.triangulation import moral_graph
+from unimarg.trunk import Linear, Norm
+
+SETS, SEED = 60, 4242
+
+ARMS: dict[str, dict[str, Any]] = {
+    "residual": {},
+    "residual-2048": {"hidden": (2048,) * 3, "learning_rate": 5e-4},
+    "plain": {"residual": False, "hidden": (2048,) * 2},
+    "plain-4096": {"residual": False, "hidden": (4096,)},
+    "marginal-head": {"heads": ("marginal",)},
+    "uniform-mask": {"mask": UniformRate()},
+    "no-average": {"average": 0.0},
+    "sample": {"labels": "sample"},
+    "soft": {"labels": "soft"},
+    "exact": {"labels": "exact"},
+    "transformer": {"trunk": "transformer", "rounds": 0, "heads": ("marginal",)},
+    "edge": {"trunk": "edge", "rounds": 0, "heads": ("marginal",)},
+    "propagation": {"trunk": "untrained"},
+    "prior": {"rounds": 0},
+    "muon": {"optimizer": "muon", "learning_rate": 1e-2},
+}
+
+
+# --- tokens and attention
+
+
+class Transformer(eqx.Module):
+    enter: list[jax.Array]  # [nodes, K, width] for each group: a flag and K - 1 values
+    start: jax.Array  # [nodes, width]
+    layers: list[list[Linear]]  # queries, keys and values; out; up; down
+    norms: list[Norm]
+    leave: list[jax.Array]  # [nodes, width, K - 1] for each group
+    near: jax.Array | None  # [nodes, nodes]: 1 where attention may go (a number: weights are differentiated)
+    ragged: Ragged = eqx.field(static=True)
+    heads: int = eqx.field(static=True)
+
+    @classmethod
+    def make(cls, seed: int, ragged: Ragged, near: np.ndarray | None, width: int = 128, depth: int = 4, heads: int = 4) -> Transformer:
+        rng = np.random.default_rng(seed)
+
+        def normal(*shape: int, scale: float = 1.0) -> jax.Array:
+            return jnp.asarray(scale * rng.standard_normal(shape), jnp.float32)
+
+        def layer() -> list[Linear]:
+            shapes = [(width, 3 * width, 1.0), (width, width, 1 / depth), (width, 4 * width, 1.4), (4 * width, width, 1 / depth)]
+            return [Linear.make(rng, *s) for s in shapes]
+
+        return cls(
+            [normal(n, k, width) for k, n in ragged.groups],
+            normal(len(ragged.cards), width),
+            [layer() for _ in range(depth)],
+            [Norm.make(width) for _ in range(2 * depth + 1)],
+            [jnp.zeros((n, width, k - 1)) for k, n in ragged.groups],
+            None if near is None else jnp.asarray(near, jnp.float32),
+            ragged,
+            heads,
+        )
+
+    def features(self, x: jax.Array, half: bool = False, key: Any = None) -> jax.Array:
+        """``[samples, nodes, width]``"""
+        nodes, kind = len(self.ragged.cards), jnp.bfloat16 if half else jnp.float32
+        flags, slots = self.ragged.nodes(x[:, :nodes]), self.ragged.split(x[:, nodes:])
+        tokens = [
+            jnp.einsum("bnk,nkd->bnd", jnp.concatenate([f[..., None], s], -1), w) for f, s, w in zip(flags, slots, self.enter, strict=True)
+        ]
+        h = jnp.concatenate(tokens, axis=1) + self.start
+        near = None if self.near is None else self.near[None, None] > 0.5
+        for i, (qkv, out, up, down) in enumerate(self.layers):
+            q, k, v = (a.reshape(*a.shape[:2], self.heads, -1).astype(kind) for a in jnp.split(qkv(self.norms[2 * i](h), half), 3, -1))
+            h = h + out(jax.nn.dot_product_attention(q, k, v, mask=near).reshape(h.shape), half)
+            h = h + down(jax.nn.relu(up(self.norms[2 * i + 1](h), half)), half)
+        return self.norms[-1](h)
+
+    def logits(self, h: jax.Array, start: jax.Array, half: bool = False) -> dict[str, jax.Array]:
+        parts = [jnp.einsum("bnd,ndk->bnk", g, w).reshape(len(h), -1) for g, w in zip(_groups(h, self.ragged), self.leave, strict=True)]
+        return {"marginal": start + jnp.concatenate(parts, axis=-1)}
+
+    def __call__(self, x: jax.Array, start: jax.Array, half: bool = False, key: Any = None) -> dict[str, jax.Array]:
+        return self.logits(self.features(x, half, key), start, half)
+
+
+def _groups(h: jax.Array, ragged: Ragged) -> Parts:
+    edges = np.cumsum([0, *(n for _, n in ragged.groups)])
+    return [h[:, a:b] for a, b in itertools.pairwise(edges)]
+
+
+# --- training
+
+
+def make_transformer(net: Network, ragged: Ragged, seed: int, masked: bool) -> Transformer:
+    near = None
+    if masked:
+        near = np.eye(len(net), dtype=bool)
+        for v, others in moral_graph([(*pa, i) for i, pa in enumerate(net.parents)]).items():
+            near[ragged.place[v], ragged.place[list(others)]] = True
+    return Transformer.make(seed, ragged, near)
+
+
+def train_arm(net: Network, arm: str, seconds: float, seed: int, extra: dict[str, Any]) -> Marginalizer:
+    """As ``unimarg.train``, for a time without compilation."""
+    options = {"student": 0} | ARMS[arm] | extra
+    kind, optimizer, mask = options.pop("trunk", None), options.pop("optimizer", None), options.pop("mask", None)
+    made = recipe(net, "default", mask, **options)
+    run = trainer._Run(net, made, seed, trainer.Budget(seconds, None), time.perf_counter(), None, None)
+    adam = training.optimizer
+    if optimizer == "muon":
+        training.optimizer = lambda recipe: optax.chain(optax.clip_by_global_norm(1.0), optax.contrib.muon(1.0))
+    state = training.initial_state(run.plan, seed)
+    if kind in ("transformer", "edge"):
+        trunk = make_transformer(net, run.ragged, seed, kind == "edge")
+        state = state._replace(trunk=training.Learner(trunk, trunk, training.optimizer(made).init(cast(Any, trunk))))
+    if kind == "untrained":
+        return run._model(state, 0)
+    given = training.Given(run.compiled.arrays, trainer.key_from_seed(seed), *prior_slots(run.priors, run.ragged), jnp.int32(0))
+    begin = time.perf_counter()
+    jax.block_until_ready(training.run_steps(run.plan, given, state))  # compiles, and takes no step
+    compiling = time.perf_counter() - begin
+    begin = time.perf_counter()
+    jax.block_until_ready(training.run_steps(run.plan, given._replace(steps=jnp.int32(trainer.MAX_STEPS)), state))
+    a_call = time.perf_counter() - begin
+    steps = run.plan.steps_per_call * max(1, int(0.97 * seconds / a_call))
+    run.start = time.perf_counter()
+    state, _ = run._loop(given._replace(steps=jnp.int32(steps)), state, steps)
+    training.optimizer = adam
+    print(
+        f"{net.name} {arm}: compiled in {compiling:.0f} s, {1e3 * a_call / run.plan.steps_per_call:.3f} ms a step",
+        file=sys.stderr,
+        flush=True,
+    )
+    return run._model(state, steps)
+
+
+def references(net: Network, name: str, path: str | None) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+    if path is None:
+        from one_shot import truth  # pyright: ignore[reportAttributeAccessIssue]
+
+        sets = {family: evidence_sets(net, family, SETS, SEED) for family in ("random", "leaves")}
+        return {family: (evidence, truth(net, evidence)) for family, evidence in sets.items()}
+    stored = np.load(path)
+    families = [f for f in ("random", "leaves", "clinical") if f"{name}.{f}.truth" in stored]
+    return {f: (stored[f"{name}.{f}.evidence"].astype(np.int64), stored[f"{name}.{f}.truth"]) for f in families}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("network", help="a file, an example, or 'medical'")
+    parser.add_argument("arms", nargs="+", help=f"of {', '.join(ARMS)}; with options as in soft:passes=4,batch=512")
+    parser.add_argument("--seconds", type=float, default=25)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--references")
+    given = parser.parse_args()
+    name = Path(given.network).name.split(".")[0]
+    net = um.medical() if name == "medical" else um.load(given.network) if Path(given.network).exists() else um.example(given.network)
+    truths = references(net, name, given.references)
+    out = csv.writer(sys.stdout)
+    for arm in given.arms:
+        kind, _, extra = arm.partition(":")
+        options = {k: ast.literal_eval(v) for k, v in (o.split("=", 1) for o in extra.split(";") if o)}
+        try:
+            model = train_arm(net, kind, given.seconds, given.seed, options)
+        except Exception as e:  # an arm that fails says so, and the others go on
+            print(f"{name} {arm} failed: {str(e)[:300]}", file=sys.stderr, flush=True)
+            continue
+        for family, (evidence, truth) in truths.items():
+            mean, largest = errors(model.marginals_of_states(evidence), truth, evidence, net)
+            figures = [f"{x:.6f}" for x in (mean.mean(), largest.mean(), largest.max())]
+            run = [model.history["steps"], f"{model.history['seconds']:.0f}", jax.devices()[0].device_kind, jax.__version__, given.seed]
+            out.writerow([name, arm, f"{given.seconds:g}", family, *figures, *run])
+            sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main()
