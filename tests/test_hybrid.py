@@ -78,7 +78,7 @@ def test_a_constant_function_is_the_number(seed, structure):
     states, log_w, _ = enumerate_density(net, evidence, marginals, lambda s: 0.3, structure)
     query = Query.make(net, evidence, tuple(range(len(net))), every=True)
     given = hybrid(frame_of(net), query, marginals, 0.3, structure).finish()
-    order = np.asarray(given.steps.node)[: int(given.count)]
+    order = np.asarray(given.steps.node)[: int(given.drawn)]
     compiled = conditional_log_density(frame_of(net), given, states[:, order])
     possible = log_w > -np.inf
     assert compiled[possible] == pytest.approx(log_w[possible], abs=2e-5)

@@ -1,7 +1,7 @@
 """q_i = beta UM_i(e) + (1 - beta) P(x_i | pa_i), the UM renormalised on the support of P (paper, section 3.1).
 
-beta is a number, one for each node, fitted to the query, or a function of what has been drawn so far and the evidence: the paper's
-"beta could be a function of the currently sampled state". Such a function is Python, so that its samples are drawn on the host, slowly.
+beta is a number, one for each node, fitted to the query, or a function of the state sampled so far and the evidence (the paper's future
+work). Such a function is Python, so that its samples are drawn on the host, slowly.
 """
 
 from __future__ import annotations
