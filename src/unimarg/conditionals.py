@@ -178,7 +178,7 @@ class Frame:
         self.noisy_number[members] = np.arange(len(members))
         self.blocks, self.noisy_card, self.arcs = None, 2, Arcs.none(len(net))
         if len(members):
-            self.noisy_card = int(max(net.cards[members]))
+            self.noisy_card = int(max(2, *net.cards[members]))
             parent_card = max(int(net.cards[p]) for i in members for p in net.parents[i])
             kind = Kind(True, 0, self.noisy_card, parent_card, False)
             self.blocks = noisy_blocks(net, kind, [[int(i)] for i in members], np.arange(len(net)), 1)
@@ -370,8 +370,9 @@ class Draft:
         if tilt is not None:
             self.tilt = _widen(tilt, width)
         if share is not None and other is not None:
+            floored = np.where(_widen(self.query.likelihood, width) > 0, np.maximum(_widen(other, width), FLOOR), 0.0)
             with np.errstate(divide="ignore"):
-                self.log_other, self.beta = np.log(_widen(other, width)), share
+                self.log_other, self.beta = np.log(floored), share
 
     def add_table(self, scope: list[int], q: Floats, target: Floats) -> Placed:
         """A table q(x | scope), ``[*cards of scope, card]`` and normalised, with its target."""

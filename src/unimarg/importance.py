@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import jax
@@ -239,9 +239,3 @@ class Estimator:
 def _unit(p: Floats) -> Floats:
     total = p.sum()
     return p / total if total > 0 else p
-
-
-def conditional_log_density(frame: Frame, given: Conditionals, states: Sequence[Sequence[int]] | np.ndarray) -> Floats:
-    """log w of given states ``[samples, nodes]``: log P(x) l(x) - log Q(x)."""
-    forced = jnp.asarray(np.asarray(states).T, dtype=frame.shape.dtype)
-    return np.asarray(walk(frame.shape, given, key_from_seed(0), first_sample(0), forced.shape[1], forced)[1])

@@ -5,7 +5,6 @@ UM(e)_i(k) ~ P(X_i = k | e)        for all i at once, in one forward pass (paper
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -209,7 +208,11 @@ class Marginalizer:
         parts = self._forward(known, values)
         if rule_out and self._support.tables:
             self._zero_impossible(parts, known, values)
-        return np.concatenate([p.reshape(len(p), math.prod(p.shape[1:])) for p in parts], axis=1)[:, self.ragged.states_order]
+        out = np.empty((len(known), int(self.net.cards.sum())), dtype=np.float32)
+        edges = np.cumsum([0, *self.net.cards])
+        for i, (group, j) in enumerate(self.ragged.member):  # by slices: quicker than one selection of columns
+            out[:, edges[i] : edges[i + 1]] = parts[group][:, j]
+        return out
 
     @cached_property
     def _propagation(self) -> Propagation | None:

@@ -144,7 +144,7 @@ class Propagation:
         out, at = [], 0
         for k, n in self.ragged.groups:
             part = beliefs[at : at + n, 1:k] - beliefs[at : at + n, :1]
-            out.append(part.reshape(n * (k - 1), -1))
+            out.append(part.reshape(n * (k - 1), known.shape[0]))
             at += n
         return jnp.clip(jnp.concatenate(out), -MOST, MOST).T
 
@@ -194,10 +194,10 @@ def _noisy_messages(noisy: Noisy, heard: jax.Array) -> list[jax.Array]:
 def by_blocks(function: Any, rows: Any, most: float) -> Any:
     """function(rows), arrays with a first axis of rows, for at most so many rows at once."""
     n = jax.tree.leaves(rows)[0].shape[0]
-    size = min(n, 1 << int(np.log2(max(most, 1))))
+    size = 1 << int(np.log2(max(most, 1)))
+    if n <= size:
+        return function(rows)
     while n % size:
         size //= 2
-    if size == n:
-        return function(rows)
     blocks = jax.tree.map(lambda a: a.reshape(-1, size, *a.shape[1:]), rows)
     return jax.tree.map(lambda a: a.reshape(-1, *a.shape[2:]), lax.map(function, blocks))

@@ -95,7 +95,7 @@ def answer(net: Network, model: Marginalizer | None, evidence: Any, targets: Seq
     check(method, model, options)
     made = Options(**options)
     made.limits()
-    if evidence is None or isinstance(evidence, Mapping):
+    if evidence is None or isinstance(evidence, Mapping) or not isinstance(evidence, Iterable):
         return Asked(net, model, evidence, targets, made).by(method)
     asked = [Asked(net, model, e, targets, made) for e in evidence]
     with ThreadPoolExecutor() as pool:  # preparing one while another is sampled
@@ -131,6 +131,7 @@ class Asked:
         self.note, self.spent = "", 0  # what a proposal has to say, and the samples that it took
 
     def by(self, method: str) -> Posterior:
+        self.began = time.perf_counter()  # of several sets, those before do not count
         if method == "exact":
             return self._exact()
         if method == "um":
@@ -178,8 +179,13 @@ class Asked:
 
     def _sampled(self, method: str, limits: Limits | None = None) -> Estimator:
         estimator = self.estimator(method)
-        estimator.run(limits or self.limits, self.options.seed, progress=self.options.progress)
+        self._run(estimator, limits or self.limits)
         return estimator
+
+    def _run(self, estimator: Estimator, limits: Limits) -> None:
+        """Within what is left of the seconds."""
+        left = replace(limits, seconds=limits.seconds - self._seconds())
+        estimator.run(left, self.options.seed, progress=self.options.progress)
 
     def estimator(self, method: str) -> Estimator:
         """Ready to draw from a proposal."""
@@ -224,7 +230,7 @@ class Asked:
 
     def _auto(self) -> Posterior:
         method, estimator, tried = self.best()
-        estimator.run(self.limits, self.options.seed, progress=self.options.progress)
+        self._run(estimator, self.limits)
         found = estimator.posterior(method, self.limits, self._seconds())
         return replace(found, message="; ".join(m for m in (found.message, tried) if m))
 
@@ -241,7 +247,7 @@ class Asked:
             tried.append(f"{method} (ESS {share:.1%})")
             if best is None or share > best[0]:
                 best = (share, method, pilot)
-            if share >= POOR:
+            if share >= POOR or self._seconds() > self.limits.seconds:
                 break
         assert best is not None
         return best[1], best[2], f"auto tried {', '.join(tried)}"

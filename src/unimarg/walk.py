@@ -80,7 +80,9 @@ def _walk(shape: Shape, given: Conditionals, key: Key, first: jax.Array, n: int,
         branches = [_plain_table, _table]
         if given.noisy is not None:
             card = given.noisy.leak.shape[-1] + 1
-            branches += [partial(b, card=k) for k in (card, 2) for b in (_plain_noisy, _noisy, _tilted)]
+            parent_card = card if given.edges is None else given.edges.effect.shape[1]
+            for own, parent in ((card, parent_card), (2, 2)):
+                branches += [partial(_plain_noisy, card=own), partial(_noisy, card=own), partial(_tilted, card=parent)]
         which = now.mode + jnp.where((now.mode >= PLAIN_NOISY) & (now.card == 2), BINARY, 0)
         new, gain = lax.switch(which, [lambda b=b: b(here) for b in branches])
         states = lax.dynamic_update_slice(states, new.astype(shape.dtype)[None], (now.node, 0))
@@ -135,9 +137,11 @@ def _noisy(here: Here, card: int) -> tuple[jax.Array, jax.Array]:
     if now.log_other is not None:
         log_q = _mixed(now, target, log_q)
     impossible = total == -jnp.inf  # nothing fits what was drawn before: any state will do, the weight is 0
-    log_q = [jnp.where(impossible, -float(np.log(card)), q) for q in log_q]
+    anything = jnp.where(jnp.arange(card) < now.card, -jnp.log(now.card.astype(jnp.float32)), -jnp.inf)
+    log_q = [jnp.where(impossible, anything[k], q) for k, q in enumerate(log_q)]
     state = _draw(here, log_q)
-    return state, jnp.where(impossible, -jnp.inf, _pick(target, state) - _pick(log_q, state))
+    log_t = _pick(target, state)
+    return state, jnp.where(log_t > -jnp.inf, log_t - _pick(log_q, state), -jnp.inf)
 
 
 def _mixed(now: Step, target: list[jax.Array], log_q: list[jax.Array]) -> list[jax.Array]:
@@ -153,8 +157,6 @@ def _mixed(now: Step, target: list[jax.Array], log_q: list[jax.Array]) -> list[j
 def _tilted(here: Here, card: int) -> tuple[jax.Array, jax.Array]:
     if here.sums is None:
         return _table(here)
-    assert here.given.edges is not None
-    card = min(card, here.given.edges.effect.shape[1])
     base = table_entries(here.now, here.states)
     say = _children_say(here, card)
     log_q = [q + d for q, d in zip(_log_table(here, card), say, strict=True)]

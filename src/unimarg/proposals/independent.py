@@ -1,4 +1,8 @@
-"""q_i = UM_i(e): every node on its own, the paper's problematic example (appendix B)."""
+"""q_i = UM_i(e): every node on its own, the paper's problematic example (appendix B).
+
+With ``structure`` UM_i is renormalised on the support of P(x_i | pa_i), given what was drawn before. Without it, it is not: a
+table of zeros and ones then has weights of 0 and of 1 / UM_i.
+"""
 
 from __future__ import annotations
 

@@ -1,0 +1,347 @@
+"""Estimates, their errors, when to stop, and how far to trust: against exact answers."""
+
+import gc
+import math
+
+import jax
+import numpy as np
+import pytest
+from scipy.stats import genpareto, kstest
+
+import unimarg as um
+from models import ASIA, random_model
+from unimarg import Network, Posterior, Variable
+from unimarg.conditionals import Query, frame_of
+from unimarg.counter import key_from_seed
+from unimarg.diagnostics import k_hat, tail_size, zero_count_error
+from unimarg.errors import EvidenceError, ImpossibleEvidenceError, UsageError
+from unimarg.evidence import parse_evidence
+from unimarg.importance import ENOUGH, Estimator, Limits, Weighted, first_sample
+from unimarg.proposals.independent import independent
+from unimarg.proposals.lookahead import lookahead
+from unimarg.proposals.message import message
+from unimarg.proposals.prior import prior
+from unimarg.proposals.sequential import sequential
+from unimarg.walk import _walk, walk, weighted_sums
+
+ALARM = um.example("alarm")
+MODEL = random_model(ASIA, heads=("marginal", "message"))
+METHODS = ["prior", "independent", "hybrid", "message", "lookahead", "adaptive", "sequential"]
+ILL = {"dysp": "yes", "xray": "yes", "smoke": [0.3, 0.9]}
+ALARMING = {"HRBP": 2, "EXPCO2": 0, "BP": 0, "PRESS": [0.1, 0.2, 0.9, 0.4]}
+
+
+def scores(found: Posterior, exact: Posterior) -> np.ndarray:
+    """z of every state where ESS p (1 - p) >= 10; an error of 0 is for what is known, to rounding."""
+    out = []
+    for p, q, e in zip(found.probabilities, exact.probabilities, found.std_errors, strict=True):
+        np.testing.assert_allclose(p[e == 0], q[e == 0], atol=1e-6)
+        often = (found.ess * q * (1 - q) >= 10) & (e > 0)
+        out.append((p[often] - q[often]) / e[often])
+    return np.concatenate(out)
+
+
+@pytest.mark.parametrize("structure", [True, False])
+@pytest.mark.parametrize("method", METHODS)
+def test_marginals_and_evidence_agree_with_exact(method, structure):
+    for evidence in ({}, ILL, {"either": "yes"}, {"asia": "yes", "bronc": [1.0, 0.2], "tub": "no"}):
+        exact = um.exact(ASIA, evidence)
+        found = MODEL.query(evidence, method=method, samples=1 << 15, target_error=None, structure=structure, seed=2)
+        assert found.status == "ok"
+        assert np.abs(scores(found, exact)).max() < 4.5
+        assert abs(found.log_evidence - exact.log_evidence) <= 4.5 * found.log_evidence_error + 1e-5
+        for p in found.probabilities:
+            assert p.sum() == pytest.approx(1)
+
+
+@pytest.mark.parametrize("method", ["prior", "lookahead", "adaptive"])
+def test_alarm(method):
+    for evidence in ({"CVP": 2}, ALARMING):
+        found = um.infer(ALARM, evidence, method=method, samples=1 << 16, target_error=None)
+        assert np.abs(scores(found, um.exact(ALARM, evidence))).max() < 4.5
+        assert found.status == ("low_ess" if found.ess < ENOUGH else "ok")
+
+
+def test_scores_are_standard_normal_and_intervals_cover():
+    exact = um.exact(ASIA, ILL)
+    marginals, evidence, every = [], [], []
+    query = Query.make(ASIA, parse_evidence(ASIA, ILL), tuple(range(len(ASIA))))
+    given = prior(frame_of(ASIA), query).finish()
+    for seed in range(200):
+        estimator = Estimator(frame_of(ASIA), query, given)
+        estimator.run(Limits(1 << 13), seed)
+        found = estimator.posterior("prior", Limits(), 0.0)
+        at = found._position("lung")
+        marginals.append((found.probabilities[at][0] - exact.probabilities[at][0]) / found.std_errors[at][0])
+        evidence.append((found.log_evidence - exact.log_evidence) / found.log_evidence_error)
+        every.append(np.abs(scores(found, exact)) < 1.96)
+    assert kstest(marginals, "norm").pvalue > 1e-3
+    assert kstest(evidence, "norm").pvalue > 1e-3
+    assert 0.93 < np.mean(np.concatenate(every)) < 0.97
+
+
+def test_the_same_seed_gives_the_same_answer_for_any_chunk():
+    query = Query.make(ASIA, parse_evidence(ASIA, ILL), tuple(range(len(ASIA))))
+    given = prior(frame_of(ASIA), query).finish()
+    answers = []
+    for chunk in (1 << 13, 1 << 11, 3000):
+        estimator = Estimator(frame_of(ASIA), query, given)
+        estimator.run(Limits(20_000), 5, chunk)
+        answers.append(estimator.posterior("prior", Limits(), 0.0))
+    one = answers[0]
+    for other in answers[1:]:
+        assert (other.samples, other.k_hat) == (one.samples, pytest.approx(one.k_hat, abs=1e-5))
+        np.testing.assert_allclose(np.concatenate(other.probabilities), np.concatenate(one.probabilities), atol=1e-6)
+        np.testing.assert_allclose(np.concatenate(other.std_errors), np.concatenate(one.std_errors), rtol=1e-4)
+        assert (other.ess, other.log_evidence) == (pytest.approx(one.ess, rel=1e-5), pytest.approx(one.log_evidence, abs=1e-5))
+    again = um.infer(ASIA, ILL, method="prior", samples=20_000, seed=5)
+    np.testing.assert_array_equal(np.concatenate(again.probabilities), np.concatenate(one.probabilities))
+    assert um.infer(ASIA, ILL, method="prior", samples=20_000, seed=6).log_evidence != one.log_evidence
+
+
+def test_an_answer_without_sampling_has_the_errors_of_the_definition():
+    """Weights and states by hand: mean sum w f / sum w, error sqrt(sum w^2 (f - mean)^2) / sum w."""
+    query = Query.make(ASIA, parse_evidence(ASIA, ILL), tuple(range(len(ASIA))))
+    given = prior(frame_of(ASIA), query).finish()
+    states, log_w = walk(frame_of(ASIA).shape, given, key_from_seed(0), first_sample(0), 1 << 13)
+    w, f = np.exp(np.asarray(log_w, np.float64)), np.asarray(states)[ASIA.index["lung"]] == 0
+    estimator = Estimator(frame_of(ASIA), query, given)
+    estimator.run(Limits(1 << 13))
+    found = estimator.posterior("prior", Limits(), 0.0)
+    mean = w @ f / w.sum()
+    first = ASIA.variables[ASIA.index["lung"]].states[0]
+    assert found["lung"][first] == pytest.approx(mean, rel=1e-5)
+    assert found.error("lung")[first] == pytest.approx(np.sqrt((w**2) @ (f - mean) ** 2) / w.sum(), rel=1e-4)
+    assert found.ess == pytest.approx(w.sum() ** 2 / (w**2).sum(), rel=1e-5)
+    assert found.log_evidence == pytest.approx(np.log(w.mean()), abs=1e-5)
+
+
+# --- when to stop
+
+
+def test_samples_target_error_and_seconds():
+    seen = []
+    found = um.infer(ASIA, ILL, method="prior", samples=10_000, target_error=None, progress=lambda n, s: seen.append(n))
+    assert found.samples == 10_000
+    assert seen == [8192, 10_000]
+    for target in (0.01, 0.003):
+        found = um.infer(ASIA, ILL, method="prior", target_error=target)
+        largest = max(e.max() for e in found.std_errors)
+        assert (found.status, largest <= target) == ("ok", True)
+        assert found.samples in [1 << k for k in range(13, 20)]  # no more than twice what was needed
+    assert um.infer(ASIA, ILL, method="prior", samples=1 << 30, target_error=None, seconds=0.05).samples < 1 << 24
+    little = um.infer(ASIA, ILL, method="prior", samples=8192, target_error=1e-4)
+    assert little.status == "low_ess"
+    assert "the target was 0.0001" in little.message
+
+
+def test_statuses():
+    rare = Network(
+        [Variable("cause"), Variable("sign"), Variable("other")],
+        {"sign": ["cause"], "other": ["cause"]},
+        {"cause": [1 - 1e-4, 1e-4], "sign": [[1 - 1e-5, 1e-5], [0.1, 0.9]], "other": [[0.7, 0.3], [0.2, 0.8]]},
+    )
+    failed = um.infer(rare, {"sign": "yes"}, method="prior", samples=8192, target_error=None)
+    assert failed.status in ("failed", "low_ess")
+    low = um.infer(rare, {"sign": "yes"}, method="prior", samples=1 << 20, target_error=None)
+    assert low.status == "low_ess"
+    assert "worth" in low.message or "k-hat" in low.message
+    assert um.infer(rare, {"sign": "yes"}, method="lookahead").status == "ok"
+    assert um.infer(rare, {"sign": "yes"}, method="prior", samples=8).status == "failed"
+
+
+def test_k_hat_finds_the_shape_of_pareto_weights():
+    for shape in (0.2, 0.5, 0.9):
+        found = [k_hat(np.log1p(genpareto.rvs(shape, size=40_000, random_state=seed)), 40_000) for seed in range(20)]
+        assert np.mean(found) == pytest.approx(shape, abs=0.05)
+    assert k_hat(np.zeros(100), 100) == -math.inf
+    assert k_hat(np.zeros(3), 3) == math.inf  # too few to say
+    assert k_hat(np.full(100, -np.inf), 100) == math.inf
+
+
+def test_the_tail_that_is_kept_is_that_of_all_weights():
+    rng = np.random.default_rng(0)
+    log_w = rng.normal(size=50_000)
+    total = Weighted(1, 2)
+    for part in np.split(log_w, 10):
+        total.add(
+            float(part.max()), np.exp(part - part.max()).sum(), np.exp(2 * (part - part.max())).sum(), np.zeros((1, 2, 3)), part, 5000
+        )
+    assert len(total.largest) == tail_size(50_000) + 1
+    np.testing.assert_array_equal(np.sort(total.largest), np.sort(log_w)[-len(total.largest) :])
+    assert total.ess == pytest.approx(np.exp(log_w).sum() ** 2 / np.exp(2 * log_w).sum())
+
+
+def test_what_no_sample_showed_has_an_error():
+    net = Network([Variable("x"), Variable("y")], {"y": ["x"]}, {"x": [1 - 1e-7, 1e-7], "y": [[0.5, 0.5], [0.4, 0.6]]})
+    found = um.infer(net, {"y": "yes"}, method="prior", samples=8192, target_error=None)
+    assert found["x"]["yes"] == 0
+    assert found.error("x")["yes"] == pytest.approx(zero_count_error(found.ess))
+    assert zero_count_error(1000) == pytest.approx(0.0007, rel=0.02)
+
+
+# --- evidence and misuse
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_evidence_on_every_node(method):
+    states = dict.fromkeys(ASIA.names, 1)
+    found = MODEL.query(states, method=method, samples=1000)
+    exact = float(ASIA.log_probability(np.ones((1, len(ASIA)), dtype=int))[0])
+    assert found.status == "ok"
+    assert found.log_evidence == pytest.approx(exact, abs=1e-5)
+    assert found.log_evidence_error == 0
+    for p, e in zip(found.probabilities, found.std_errors, strict=True):
+        assert (p.tolist(), e.tolist()) == ([0.0, 1.0], [0.0, 0.0])
+
+
+def test_impossible_evidence_is_an_error_where_proven_and_failed_where_not():
+    for method in ["auto", *METHODS]:
+        with pytest.raises(ImpossibleEvidenceError, match="impossible"):
+            MODEL.query({"either": "no", "lung": "yes"}, method=method)
+    # an exclusive or of exclusive ors: every state stays possible by itself
+    xor = np.array([[[1, 0], [0, 1]], [[0, 1], [1, 0]]], dtype=float)
+    net = Network(
+        [Variable(v) for v in "abcpq"],
+        {"p": ["a", "b"], "q": ["a", "b"], "c": ["p", "q"]},
+        {"a": [0.5, 0.5], "b": [0.5, 0.5], "p": xor, "q": xor, "c": xor},
+    )
+    found = um.infer(net, {"c": "yes"}, method="prior", samples=5000)
+    assert (found.status, found.message) == ("failed", "no sample of 5000 was compatible with the evidence")
+    assert found.log_evidence == -math.inf
+    assert np.isnan(found.probabilities[0]).all()
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"samples": 0}, "the number of samples must be a whole number from 1"),
+        ({"samples": 2.5}, "the number of samples must be a whole number from 1"),
+        ({"target_error": 0}, "target_error must be a number above 0, not 0"),
+        ({"target_error": math.nan}, "target_error must be a number above 0, not nan"),
+        ({"seconds": -1}, "seconds must be a number above 0, not -1"),
+        ({"seed": -1}, "a seed must be a whole number from 0"),
+        ({"method": "hybrid", "beta": 1.5}, "beta must lie between 0 and 1, not 1.5"),
+        ({"method": "hybrid", "beta": math.nan}, "beta must lie between 0 and 1, not nan"),
+        ({"method": "hybrid", "beta": [0.1, 0.2]}, r"beta must be a number or one for each of the 8 variables, not an array \[2\]"),
+        ({"method": "hybrid", "beta": "much"}, "beta must be a number, one for each variable, a function, or 'fit', not 'much'"),
+        ({"method": "looka"}, "there is no method 'looka'; did you mean 'lookahead'"),
+        ({"sample": 5}, "there is no option 'sample'; did you mean 'samples'"),
+        ({"targets": "lung"}, "targets must be a list of names"),
+        ({"targets": ["lungs"]}, "there is no variable 'lungs'; did you mean 'lung'"),
+    ],
+)
+def test_misuse_is_a_sentence(options, sentence):
+    with pytest.raises(UsageError, match=sentence):
+        MODEL.query(ILL, **({"method": "prior"} | options))
+
+
+def test_methods_that_need_a_model_say_so():
+    for method in ("independent", "hybrid", "message", "sequential", "um"):
+        with pytest.raises(UsageError, match=f"the method '{method}' needs a trained model"):
+            um.infer(ASIA, ILL, method=method)
+    with pytest.raises(UsageError, match="no message head"):
+        random_model(ASIA).query(ILL, method="message")
+    with pytest.raises(UsageError, match="sequential needs a network of one hidden layer or a student"):
+        random_model(ASIA, hidden=(16, 16)).query(ILL, method="sequential")
+
+
+@pytest.mark.parametrize(
+    ("evidence", "sentence"),
+    [
+        ({"lung": [0, 0]}, "is zero for every state"),
+        ({"lung": [math.nan, 1]}, "must be finite"),
+        ({"lung": [-1, 1]}, "not negative"),
+        ({"lungs": "yes"}, "did you mean 'lung'"),
+        (5, "evidence must be a mapping"),
+        ([5], "evidence must be a mapping"),
+    ],
+)
+def test_bad_evidence_is_a_sentence(evidence, sentence):
+    with pytest.raises(EvidenceError, match=sentence):
+        um.infer(ASIA, evidence, method="prior")
+
+
+def test_several_evidence_sets_are_answered_as_one_by_one():
+    sets = [{}, ILL, {"either": "yes"}]
+    together = um.infer(ASIA, sets, method="prior", samples=8192)
+    assert isinstance(together, list)
+    for evidence, found in zip(sets, together, strict=True):
+        alone = um.infer(ASIA, evidence, method="prior", samples=8192)
+        np.testing.assert_array_equal(np.concatenate(found.probabilities), np.concatenate(alone.probabilities))
+    assert um.infer(ASIA, [], method="prior") == []
+
+
+# --- many queries
+
+
+def test_new_evidence_compiles_nothing_and_keeps_no_memory():
+    rng = np.random.default_rng(0)
+
+    def ask() -> None:
+        chosen = rng.choice(len(ALARM), size=rng.integers(0, 6), replace=False)
+        states = um.sample(ALARM, 1, seed=int(rng.integers(1 << 30)))[0]
+        evidence: dict[str, object] = {ALARM.names[i]: int(states[i]) for i in chosen}
+        if len(chosen):
+            evidence[ALARM.names[chosen[0]]] = (rng.random(ALARM.cards[chosen[0]]) + 0.1).tolist()
+        targets = None if rng.random() < 0.5 else [ALARM.names[int(rng.integers(len(ALARM)))]]
+        for method in ("prior", "lookahead", "adaptive"):
+            um.infer(ALARM, evidence, targets, method=method, samples=8192)
+
+    for _ in range(3):
+        ask()
+    gc.collect()
+    programs, arrays = (_walk._cache_size(), weighted_sums._cache_size()), len(jax.live_arrays())
+    for _ in range(12):
+        ask()
+    gc.collect()
+    assert (_walk._cache_size(), weighted_sums._cache_size()) == programs
+    assert len(jax.live_arrays()) <= arrays
+
+
+def test_frames_go_with_their_networks():
+    from unimarg import conditionals
+
+    before = len(conditionals._frames)
+    net = Network([Variable("x")], {}, {"x": [0.3, 0.7]})
+    um.infer(net, method="prior", samples=10)
+    assert len(conditionals._frames) == before + 1
+    del net
+    gc.collect()
+    assert len(conditionals._frames) == before
+
+
+# --- the paper's appendix B
+
+
+def pair() -> tuple[Network, Query]:
+    """j is caused only and always by i; the evidence leaves P(i | e) = P(j | e) = 0.001."""
+    net = Network(
+        [Variable(v) for v in ("i", "j", "e")],
+        {"j": ["i"], "e": ["i"]},
+        {"i": [0.9, 0.1], "j": [[1.0, 0.0], [0.0, 1.0]], "e": [[0.1, 0.9], [1 - 0.9 * 9 / 999, 0.9 * 9 / 999]]},
+    )
+    return net, Query.make(net, parse_evidence(net, {"e": "yes"}), (0, 1, 2))
+
+
+def test_the_problematic_pair_of_the_paper():
+    net, query = pair()
+    frame = frame_of(net)
+    exact = um.exact(net, {"e": "yes"})
+    marginals = np.stack(exact.probabilities)
+    assert marginals[:2, 1] == pytest.approx([0.001, 0.001])
+
+    def largest(given, draw=None) -> float:
+        """The largest weight over the mean, of 2^22 samples: with the pair at 1 and 1 once in a million."""
+        top = -np.inf
+        for chunk in range(16):
+            draws = draw or (lambda *a: walk(frame.shape, given, *a))
+            top = max(top, float(draws(key_from_seed(0), first_sample(chunk << 18), 1 << 18)[1].max()))
+        return math.exp(top - exact.log_evidence)
+
+    assert largest(independent(frame, query, marginals, structure=False).finish()) == pytest.approx(1000, rel=1e-3)
+    told = np.zeros((3, 2))
+    told[0] = np.log(net.mechanisms[2].expand()[:, 1])
+    assert largest(message(frame, query, told).finish()) == pytest.approx(1, abs=1e-4)
+    assert largest(lookahead(frame, query).finish()) == pytest.approx(1, abs=1e-4)
+    assert largest(None, sequential(random_model(net, heads=("marginal", "message")), query)) < 20
