@@ -115,9 +115,11 @@ class _Sweep:
             return []
         parents = net.parents[c]
         unknown = sorted((j for j, p in enumerate(parents) if p not in self.state), key=lambda j: self.frame.when[parents[j]])
-        if len(unknown) <= FEW_PARENTS or len(self.chain) + len(unknown) > self.frame.links:
+        card, links = state + 1, len(self.chain) + len(unknown)
+        if len(unknown) <= FEW_PARENTS or links > self.frame.links:
             return []
-        card = state + 1
+        if links * 4 * card * card * max(m.parent_cards) > self.frame.capacity - self.draft.used:  # every link needs its table
+            return []
         leak, effects = m.log_cdfs
         start = leak + sum((effects[j][self.state[p]] for j, p in enumerate(parents) if p in self.state), np.zeros(len(leak)))
         reached, before, out = start, -1, []
