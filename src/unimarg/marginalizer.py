@@ -5,7 +5,6 @@ UM(e)_i(k) ~ P(X_i = k | e)        for all i at once, in one forward pass (paper
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field

@@ -1,4 +1,4 @@
-"""Pictures of posteriors, by Matplotlib without a display."""
+"""Pictures of posteriors and of comparisons, by Matplotlib without a display."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from unimarg.errors import UsageError
 from unimarg.posterior import Posterior
 
 if TYPE_CHECKING:
+    import pandas as pd
     from matplotlib.figure import Figure
 
 SUFFIXES = (".png", ".svg", ".pdf")
@@ -29,10 +30,18 @@ def check_path(path: Path) -> None:
 
 def save_posterior(post: Posterior, names: Sequence[str], path: Path) -> None:
     """The marginals of some variables as a picture."""
+    save(posterior_figure(post, names), path)
+
+
+def save_comparison(table: pd.DataFrame, path: Path) -> None:
+    """The errors that ``unimarg.evaluate`` found, as a picture."""
+    save(comparison_figure(table), path)
+
+
+def save(figure: Figure, path: Path) -> None:
     from unimarg.formats.files import replacing
 
     check_path(path)
-    figure = posterior_figure(post, names)
     with replacing(str(path)) as out:
         figure.savefig(out, format=path.suffix.lower()[1:], dpi=120)
 
@@ -69,6 +78,35 @@ def posterior_figure(post: Posterior, names: Sequence[str] | None = None) -> Fig
     axes.xaxis.grid(True, color=LINE)
     axes.set_axisbelow(True)
     axes.set_title(_title(post, len(shown), len(names or post)), fontsize=9, loc="left")
+    return figure
+
+
+def comparison_figure(table: pd.DataFrame) -> Figure:
+    """A panel for each family: a dot for the mean absolute error of each evidence set, a bar at the median of each method."""
+    from matplotlib.figure import Figure
+
+    families, methods = list(dict.fromkeys(table["family"])), list(dict.fromkeys(table["method"]))
+    figure = Figure(figsize=(2.5 + 4.5 * len(families), 1.8 + 0.4 * len(methods)), layout="constrained")
+    panels = figure.subplots(1, len(families), sharey=True, squeeze=False)[0]
+    for axes, family in zip(panels, families, strict=True):
+        part = table[table["family"] == family]
+        errors = [part.loc[part["method"] == m, "mae"].dropna().to_numpy(float) for m in methods]
+        least = min((e[e > 0].min() for e in errors if (e > 0).any()), default=1e-6)
+        floor = 0.3 * min(least, 1.0)  # an answer without any error is drawn at the edge
+        for at, found in enumerate(errors):
+            shown = [max(e, floor) for e in found]
+            axes.plot(shown, [at + 0.5 * (k % 5 - 2) / 5 for k in range(len(shown))], ".", color=FILL, alpha=0.6, ms=5)
+            if shown:
+                axes.plot([sorted(shown)[len(shown) // 2]] * 2, [at - 0.35, at + 0.35], color=WHISKER, lw=2)
+        reference = part["reference_error"].mean()
+        if reference > floor:
+            axes.axvline(reference, color=WHISKER, ls=":", lw=1)
+        axes.set(xscale="log", xlabel="mean absolute error of each set; bar: median" + "; dotted: reference's" * bool(reference > floor))
+        axes.set_title(f"{_plain(str(part['network'].iloc[0]))}, {family}, {part['set'].nunique()} sets", fontsize=9, loc="left")
+        axes.set_yticks(range(len(methods)), methods)
+        axes.set_ylim(len(methods) - 0.5, -0.5)
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.xaxis.grid(True, color=LINE)
     return figure
 
 
