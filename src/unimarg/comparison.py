@@ -22,7 +22,9 @@ import hashlib
 import io
 import json
 import math
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -186,7 +188,7 @@ class _Run:
     def _asked(self, row: Ints, model: Marginalizer | None, options: Options, *stream: int, **changes: Any) -> Asked:
         """With random numbers of the set's own."""
         seed = int(np.random.SeedSequence([self.seed, *stream]).generate_state(1, np.uint64)[0])
-        return Asked(self.net, model, self._given(row), None, Options(**(vars(options) | changes | {"seed": seed})))
+        return Asked(self.net, model, self._given(row), None, replace(options, seed=seed, **changes))
 
     def _reference(self, row: Ints, family: str, number: int) -> Posterior:
         return self._asked(row, None, self.reference_options, FAMILIES.index(family), number, 1).by("auto")
@@ -301,12 +303,21 @@ def summary(table: pd.DataFrame) -> pd.DataFrame:
     import pandas as pd
 
     rows = []
-    for (family, method), part in table.groupby(["family", "method"], sort=False):
-        answered = int(part["mae"].notna().sum())
+    for (family, method), part in _parts(table, "family", "method"):
+        values = {metric: np.array([row[metric] for row in part], dtype=float) for metric in SHOWN}
+        answered = int((~np.isnan(values["mae"])).sum())
         for statistic in ("mean", "median", "worst"):
-            figures = {metric: _figure(part[metric].to_numpy(float), statistic, metric) for metric in SHOWN}
+            figures = {metric: _figure(values[metric], statistic, metric) for metric in SHOWN}
             rows.append({"family": family, "method": method, "sets": len(part), "answered": answered, "statistic": statistic} | figures)
     return pd.DataFrame(rows)
+
+
+def _parts(table: pd.DataFrame, *names: str) -> Iterator[tuple[tuple[Any, ...], list[dict[Any, Any]]]]:
+    """Rows that have the same values in some columns, in the order in which they come."""
+    parts: dict[tuple[Any, ...], list[dict[Any, Any]]] = {}
+    for row in table.to_dict("records"):
+        parts.setdefault(tuple(row[name] for name in names), []).append(row)
+    yield from parts.items()
 
 
 def _figure(values: np.ndarray, statistic: str, metric: str) -> float:
@@ -320,16 +331,18 @@ def _figure(values: np.ndarray, statistic: str, metric: str) -> float:
 
 def remarks(table: pd.DataFrame) -> Iterator[str]:
     """What a reader of the summary must know: where references came from, and where they are not sure enough."""
-    for family, part in table.groupby("family", sort=False):
-        sets = part.drop_duplicates("set")
-        counts = ", ".join(f"{name} {count}" for name, count in sets["reference"].value_counts().items())
-        yield f"{family}: references {counts}; mean standard error {sets['reference_error'].mean():.2g}"
-        for method, own in part.groupby("method", sort=False):
-            if own["reference_error"].mean() > TENTH * own["mae"].mean():
-                yield f"{family}: the references' error is more than a tenth of that of {method}, whose errors are therefore uncertain"
-    failed = table[table["mae"].isna() & (table["message"] != "")]
-    for (method, message), part in failed.groupby(["method", "message"], sort=False):
-        yield f"{method} gave no answer for {len(part)} set{'s' * (len(part) > 1)}: {message}"
+    for (family,), part in _parts(table, "family"):
+        sets = {row["set"]: row for row in part}.values()
+        counts = Counter(row["reference"] for row in sets)
+        error = np.mean([row["reference_error"] for row in sets])
+        yield f"{family}: references {', '.join(f'{name} {n}' for name, n in counts.items())}; mean standard error {error:.2g}"
+    for (family, method), part in _parts(table, "family", "method"):
+        errors = np.array([row["mae"] for row in part], dtype=float)
+        if np.mean([row["reference_error"] for row in part]) > TENTH * _figure(errors, "mean", "mae"):
+            yield f"{family}: the references' error is more than a tenth of that of {method}, whose errors are therefore uncertain"
+    for (method, message, status), part in _parts(table, "method", "message", "status"):
+        if status == "error":
+            yield f"{method} gave no answer for {len(part)} set{'s' * (len(part) > 1)}: {message}"
 
 
 def markdown(table: pd.DataFrame) -> str:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 SUFFIXES = (".png", ".svg", ".pdf")
 MOST_BARS = 400  # of one picture; further variables are left out, and the title says so
 ROW = 0.24  # inches
+EXACT = 1e-9  # an error that is none
 FILL, WHISKER, LINE = "#4c78a8", "#222222", "#dddddd"
 
 
@@ -85,24 +86,25 @@ def comparison_figure(table: pd.DataFrame) -> Figure:
     """A panel for each family: a dot for the mean absolute error of each evidence set, a bar at the median of each method."""
     from matplotlib.figure import Figure
 
-    families, methods = list(dict.fromkeys(table["family"])), list(dict.fromkeys(table["method"]))
+    rows = table.to_dict("records")
+    families, methods = (list(dict.fromkeys(row[name] for row in rows)) for name in ("family", "method"))
     figure = Figure(figsize=(2.5 + 4.5 * len(families), 1.8 + 0.4 * len(methods)), layout="constrained")
     panels = figure.subplots(1, len(families), sharey=True, squeeze=False)[0]
     for axes, family in zip(panels, families, strict=True):
-        part = table[table["family"] == family]
-        errors = [part.loc[part["method"] == m, "mae"].dropna().to_numpy(float) for m in methods]
-        least = min((e[e > 0].min() for e in errors if (e > 0).any()), default=1e-6)
-        floor = 0.3 * min(least, 1.0)  # an answer without any error is drawn at the edge
-        for at, found in enumerate(errors):
-            shown = [max(e, floor) for e in found]
+        part = [row for row in rows if row["family"] == family]
+        floor = 0.3 * min((row["mae"] for row in part if row["mae"] > EXACT), default=EXACT)  # where exact answers are drawn
+        for at, method in enumerate(methods):
+            shown = sorted(max(row["mae"], floor) for row in part if row["method"] == method and math.isfinite(row["mae"]))
             axes.plot(shown, [at + 0.5 * (k % 5 - 2) / 5 for k in range(len(shown))], ".", color=FILL, alpha=0.6, ms=5)
             if shown:
-                axes.plot([sorted(shown)[len(shown) // 2]] * 2, [at - 0.35, at + 0.35], color=WHISKER, lw=2)
-        reference = part["reference_error"].mean()
+                axes.plot([shown[len(shown) // 2]] * 2, [at - 0.35, at + 0.35], color=WHISKER, lw=2)
+        reference = sum(row["reference_error"] for row in part) / len(part)
         if reference > floor:
             axes.axvline(reference, color=WHISKER, ls=":", lw=1)
-        axes.set(xscale="log", xlabel="mean absolute error of each set; bar: median" + "; dotted: reference's" * bool(reference > floor))
-        axes.set_title(f"{_plain(str(part['network'].iloc[0]))}, {family}, {part['set'].nunique()} sets", fontsize=9, loc="left")
+        axes.set(xscale="log", xlabel="mean absolute error of each set" + "; dotted: the reference's own" * (reference > floor))
+        sets = len({row["set"] for row in part})
+        exact = "; left edge: exact" * any(row["mae"] <= EXACT for row in part)
+        axes.set_title(f"{_plain(part[0]['network'])}, {family}, {sets} sets; bar: median{exact}", fontsize=9, loc="left")
         axes.set_yticks(range(len(methods)), methods)
         axes.set_ylim(len(methods) - 0.5, -0.5)
         axes.spines[["top", "right"]].set_visible(False)
