@@ -46,23 +46,23 @@ def test_the_table_says_how_far_to_trust_it(capsys):
     code, out, _ = run(capsys, "query", "asia", *FINDINGS, "-t", "lung", "--method", "prior", "--samples", "8192")
     post = um.infer(ASIA, EVIDENCE, ["lung"], "prior", samples=8192, target_error=None)
     assert code == 0
-    p, error = terminal.digits(post["lung"]["yes"], post.error("lung")["yes"])
+    p, error = terminal.with_error(post["lung"]["yes"], post.error("lung")["yes"])
     assert p in out
     assert error in out
     trust = out.splitlines()[-1]
     assert trust.startswith(f"prior, ok, 8,192 samples worth {post.ess:,.0f}, ")
-    assert f"log P(evidence) = {' '.join(terminal.digits(post.log_evidence, post.log_evidence_error))}" in trust
+    assert f"log P(evidence) = {' '.join(terminal.with_error(post.log_evidence, post.log_evidence_error))}" in trust
     assert trust.endswith(" ms")
 
 
 @pytest.mark.parametrize(
     ("p", "error", "shown"),
     [
-        (0.123456, 0.0032, ("0.123", "± 0.003")),
-        (0.123456, 0.0013, ("0.1235", "± 0.0013")),
-        (0.123456, 0.00096, ("0.1235", "± 0.0010")),
-        (0.9, 0.3, ("0.9", "± 0.3")),
-        (0.5, 1e-12, ("0.500000", "± 0.000001")),
+        (0.123456, 0.0032, ("0.123", "0.003")),
+        (0.123456, 0.0013, ("0.1235", "0.0013")),
+        (0.123456, 0.00096, ("0.1235", "0.0010")),
+        (0.9, 0.3, ("0.9", "0.3")),
+        (0.5, 1e-12, ("0.500000", "0.000001")),
         (0.25, 0.0, ("0.2500", "")),
         (0.25, math.nan, ("0.2500", "")),
         (math.nan, math.nan, ("unknown", "")),

@@ -1,5 +1,6 @@
 """The ways to say beta: a number, by name, by a function of what was drawn, fitted to the query."""
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -7,11 +8,13 @@ import unimarg as um
 from models import ASIA, random_model
 from networks import all_states, as_given, random_evidence, random_network
 from unimarg.conditionals import Query, frame_of
+from unimarg.counter import key_from_seed
 from unimarg.evidence import Evidence
-from unimarg.importance import conditional_log_density
+from unimarg.importance import first_sample
 from unimarg.network import Network
 from unimarg.proposals.hybrid import FITTED, as_beta, host_walk, hybrid
 from unimarg.query import Asked, Options
+from unimarg.walk import walk
 
 EVIDENCE = {"dysp": "yes", "xray": [0.3, 0.9]}
 
@@ -78,8 +81,9 @@ def test_a_constant_function_is_the_number(seed, structure):
     states, log_w, _ = enumerate_density(net, evidence, marginals, lambda s: 0.3, structure)
     query = Query.make(net, evidence, tuple(range(len(net))), every=True)
     given = hybrid(frame_of(net), query, marginals, 0.3, structure).finish()
-    order = np.asarray(given.steps.node)[: int(given.count)]
-    compiled = conditional_log_density(frame_of(net), given, states[:, order])
+    order = np.asarray(given.steps.node)[: int(given.drawn)]
+    forced = jnp.asarray(states[:, order].T, frame_of(net).shape.dtype)
+    compiled = np.asarray(walk(frame_of(net).shape, given, key_from_seed(0), first_sample(0), len(states), forced)[1])
     possible = log_w > -np.inf
     assert compiled[possible] == pytest.approx(log_w[possible], abs=2e-5)
 

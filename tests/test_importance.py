@@ -84,7 +84,7 @@ def test_the_same_seed_gives_the_same_answer_for_any_chunk():
     query = Query.make(ASIA, parse_evidence(ASIA, ILL), tuple(range(len(ASIA))))
     given = prior(frame_of(ASIA), query).finish()
     answers = []
-    for chunk in (1 << 13, 1 << 11, 3000):
+    for chunk in (1 << 13, 3000):
         estimator = Estimator(frame_of(ASIA), query, given)
         estimator.run(Limits(20_000), 5, chunk)
         answers.append(estimator.posterior("prior", Limits(), 0.0))
@@ -173,7 +173,9 @@ def test_the_tail_that_is_kept_is_that_of_all_weights():
 
 
 def test_what_no_sample_showed_has_an_error():
-    net = Network([Variable("x"), Variable("y")], {"y": ["x"]}, {"x": [1 - 1e-7, 1e-7], "y": [[0.5, 0.5], [0.4, 0.6]]})
+    net = Network(
+        [Variable("x"), Variable("y"), Variable("z")], {"y": ["x"]}, {"x": [1 - 1e-7, 1e-7], "y": [[0.5, 0.5], [0.4, 0.6]], "z": [0.5, 0.5]}
+    )
     found = um.infer(net, {"y": "yes"}, method="prior", samples=8192, target_error=None)
     assert found["x"]["yes"] == 0
     assert found.error("x")["yes"] == pytest.approx(zero_count_error(found.ess))
@@ -199,13 +201,9 @@ def test_impossible_evidence_is_an_error_where_proven_and_failed_where_not():
     for method in ["auto", *METHODS]:
         with pytest.raises(ImpossibleEvidenceError, match="impossible"):
             MODEL.query({"either": "no", "lung": "yes"}, method=method)
-    # an exclusive or of exclusive ors: every state stays possible by itself
-    xor = np.array([[[1, 0], [0, 1]], [[0, 1], [1, 0]]], dtype=float)
-    net = Network(
-        [Variable(v) for v in "abcpq"],
-        {"p": ["a", "b"], "q": ["a", "b"], "c": ["p", "q"]},
-        {"a": [0.5, 0.5], "b": [0.5, 0.5], "p": xor, "q": xor, "c": xor},
-    )
+    # b is a, and c says that they differ: every state is possible by itself
+    copy, differ = np.eye(2), np.array([[[1, 0], [0, 1]], [[0, 1], [1, 0]]], dtype=float)
+    net = Network([Variable(v) for v in "abc"], {"b": ["a"], "c": ["a", "b"]}, {"a": [0.5, 0.5], "b": copy, "c": differ})
     found = um.infer(net, {"c": "yes"}, method="prior", samples=5000)
     assert (found.status, found.message) == ("failed", "no sample of 5000 was compatible with the evidence")
     assert found.log_evidence == -math.inf
@@ -304,7 +302,7 @@ def test_frames_go_with_their_networks():
 
     before = len(conditionals._frames)
     net = Network([Variable("x")], {}, {"x": [0.3, 0.7]})
-    um.infer(net, method="prior", samples=10)
+    frame_of(net)
     assert len(conditionals._frames) == before + 1
     del net
     gc.collect()
@@ -334,9 +332,9 @@ def test_the_problematic_pair_of_the_paper():
     def largest(given, draw=None) -> float:
         """The largest weight over the mean, of 2^22 samples: with the pair at 1 and 1 once in a million."""
         top = -np.inf
-        for chunk in range(16):
+        for chunk in range(512):
             draws = draw or (lambda *a: walk(frame.shape, given, *a))
-            top = max(top, float(draws(key_from_seed(0), first_sample(chunk << 18), 1 << 18)[1].max()))
+            top = max(top, float(draws(key_from_seed(0), first_sample(chunk << 13), 1 << 13)[1].max()))
         return math.exp(top - exact.log_evidence)
 
     assert largest(independent(frame, query, marginals, structure=False).finish()) == pytest.approx(1000, rel=1e-3)

@@ -90,11 +90,13 @@ def evidence_of(name: str) -> list[Evidence]:
     frame = FRAMES[name]
     if name == "binary":
         found = [Evidence({6: 1}, {}), Evidence({4: 0}, {6: np.array([0.2, 0.9])}), Evidence({5: 1}, {1: np.array([0.1, 0.2, 0.9])})]
-    elif "noisy" in name or name == "expanded":
+    elif name == "expanded":
+        found = BY_HAND[1::2]
+    elif "noisy" in name:
         found = BY_HAND
     else:
         rng = np.random.default_rng(1)
-        found = [random_evidence(rng, frame.net, *share) for share in [(0, 0), (0.2, 0), (0.2, 0.2), (0.5, 0), (0, 0.5), (0.3, 0.3)]]
+        found = [random_evidence(rng, frame.net, *share) for share in [(0, 0), (0.2, 0.2), (0.5, 0), (0, 0.5), (0.3, 0.3)]]
     return [e for e in found if enumerate_all(frame.net, e)[0] > -np.inf]
 
 
@@ -286,7 +288,7 @@ def test_the_contract_rejects_a_density_off_by_a_thousandth_at_one_node(name):
 def test_densities_are_those_of_the_definitions():
     """log Q from the formulas of the module docstrings, node by node."""
     beta = np.array([0, 0.1, 0.7, 1, 0.3, 0.5, 0.2])
-    for name, number in [("noisy", 3), ("expanded", 3), ("noisy zeros", 2)]:
+    for name, number in [("noisy", 3), ("expanded", 1), ("noisy zeros", 2)]:
         case = case_of(name, number)
         u, tilt = beliefs(case), lambdas(case)
         for structure in (True, False):
@@ -340,7 +342,7 @@ def test_lookahead_is_exact_where_everything_fits(name):
 
 @pytest.mark.parametrize("name", ["tables", "noisy zeros", "expanded"])
 def test_adaptive_keeps_the_contract_and_does_no_harm(name):
-    for number in range(1, 4):
+    for number in range(1, 3):
         case = case_of(name, number)
         draft = hybrid(case.frame, case.query, beliefs(case), 0.5, False)
 

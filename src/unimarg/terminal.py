@@ -51,7 +51,7 @@ def bars(post: Posterior, names: Iterable[str]) -> Grid:
     for name in names:
         errors = post.error(name)
         for k, (state, p) in enumerate(post[name].items()):
-            grid.add_row(plain(name if k == 0 else ""), plain(state), *digits(p, errors[state]), _bar(p))
+            grid.add_row(plain(name if k == 0 else ""), plain(state), *with_error(p, errors[state]), _bar(p))
     return grid
 
 
@@ -60,7 +60,7 @@ def combinations(frame: pd.DataFrame) -> Grid:
     names = list(frame.columns[:-2])
     grid = _grid(*names)
     for *states, p, error in frame.itertuples(index=False):
-        grid.add_row(*map(plain, states), *digits(p, error), _bar(p))
+        grid.add_row(*map(plain, states), *with_error(p, error), _bar(p))
     return grid
 
 
@@ -88,7 +88,7 @@ def _grid(*names: str) -> Grid:
 
 
 def _bar(p: float) -> Text:
-    block, sliver = ("█", "▏") if (sys.stdout.encoding or "").lower().startswith("utf") else ("#", ".")
+    block, sliver = ("█", "▏") if _utf() else ("#", ".")
     return Text((block * round(WIDTH * p) or (sliver if p > 0 else "")) if math.isfinite(p) else "", "cyan")
 
 
@@ -96,7 +96,7 @@ def digits(p: float, error: float) -> tuple[str, str]:
     """A probability with as many decimals as its standard error has a meaning for, and the error.
 
     >>> digits(0.123456, 0.0032), digits(0.123456, 0.00013), digits(0.5, 0.0)
-    (('0.123', '± 0.003'), ('0.12346', '± 0.00013'), ('0.5000', ''))
+    (('0.123', '0.003'), ('0.12346', '0.00013'), ('0.5000', ''))
     """
     if not math.isfinite(p):
         return "unknown", ""
@@ -106,8 +106,17 @@ def digits(p: float, error: float) -> tuple[str, str]:
     if round(error * 10**places) == 1:
         places += 1  # an error that begins with 1 gets a second digit
     places = min(max(places, 1), MOST_DIGITS)
-    sign = "±" if (sys.stdout.encoding or "").lower().startswith("utf") else "+-"
-    return f"{p:.{places}f}", f"{sign} {max(error, 10.0**-places):.{places}f}"
+    return f"{p:.{places}f}", f"{max(error, 10.0**-places):.{places}f}"
+
+
+def with_error(p: float, error: float) -> tuple[str, str]:
+    """``digits`` with a sign before the error."""
+    value, after = digits(p, error)
+    return value, f"{'±' if _utf() else '+-'} {after}" if after else ""
+
+
+def _utf() -> bool:
+    return (sys.stdout.encoding or "").lower().startswith("utf")
 
 
 def trust(post: Posterior) -> str:
@@ -123,7 +132,7 @@ def trust_line(facts: Mapping[Any, Any]) -> str:
         parts += [f"k-hat {facts['k_hat']:.2f}"] if math.isfinite(facts["k_hat"]) else []
     log_p, error = facts["log_evidence"], facts["log_evidence_error"]
     if math.isfinite(log_p):
-        parts.append(f"log P(evidence) = {log_p:.6g}" if not error > 0 else f"log P(evidence) = {' '.join(digits(log_p, error))}")
+        parts.append(f"log P(evidence) = {log_p:.6g}" if not error > 0 else f"log P(evidence) = {' '.join(with_error(log_p, error))}")
     parts.append(f"{facts['seconds'] * 1000:.0f} ms")
     return "\n".join(f"[dim]{escape(line)}[/dim]" for line in (", ".join(parts), facts["message"]) if line)
 

@@ -1,7 +1,7 @@
-"""q_i = beta UM_i(e) + (1 - beta) P(x_i | pa_i), the UM renormalised on the support of P (paper, section 3.1).
+"""q_i = beta UM_i(e) + (1 - beta) P(x_i | pa_i), with ``structure`` the UM renormalised on the support of P (paper, section 4).
 
-beta is a number, one for each node, fitted to the query, or a function of what has been drawn so far and the evidence: the paper's
-"beta could be a function of the currently sampled state". Such a function is Python, so that its samples are drawn on the host, slowly.
+beta is a number, one for each node, fitted to the query, or a function of what has been drawn so far and the evidence, which the paper
+leaves to future work. Such a function is Python, so that its samples are drawn on the host, slowly.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ def host_walk(
             if query.known[i]:
                 log_w += np.log(target[rows, states[:, i]])
                 continue
-            q = p if structure and query.free[i] else _mixed(target, marginals[i, : net.cards[i]], beta(states), n)
+            q = p if structure and query.free[i] else _mixed(target, marginals[i, : net.cards[i]], beta(states), structure)
             given = draws(i)
             states[:, i] = given if given.dtype.kind == "i" else (given[:, None] >= np.cumsum(q[:, :-1], axis=1)).sum(axis=1)
             mine = np.log(q[rows, states[:, i]])
@@ -125,14 +125,15 @@ def host_walk(
     return np.maximum(states, 0), log_w, log_q
 
 
-def _mixed(target: Floats, marginal: Floats, beta: Any, n: int) -> Floats:
-    """(1 - beta) t / Z + beta u [t > 0] / Z', every state with t > 0 possible; ``[n, card]``."""
+def _mixed(target: Floats, marginal: Floats, beta: Any, structure: bool) -> Floats:
+    """(1 - beta) t / Z + beta u / Z', with ``structure`` u where t > 0, every state with t > 0 possible; ``[n, card]``."""
+    n = len(target)
     try:
         share = np.broadcast_to(np.asarray(beta, dtype=float), n)
     except (TypeError, ValueError):
         raise UsageError(f"beta must return a number or one for each of the {n} samples") from None
     _check(share)
-    u = normalised(np.where(target > 0, marginal, 0.0))
+    u = normalised(np.where((target > 0) | (not structure), marginal, 0.0))
     share = np.where(u.sum(axis=1) > 0, share, 0.0)[:, None]
     q = (1 - share) * normalised(target) + share * u
     q = normalised(np.where((target > 0) & (q < FLOOR), FLOOR, q))

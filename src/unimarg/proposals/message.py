@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from unimarg.conditionals import Draft, Frame, Query
 from unimarg.network import Floats
 
 
 def message(frame: Frame, query: Query, messages: Floats, structure: bool = True) -> Draft:
-    """``messages`` are lambda, ``[nodes, card]``."""
+    """``messages`` are lambda, ``[nodes, card]``. They include what a virtual finding says of its node, which is in the target too."""
+    tilt = messages.copy()
+    for i, likelihood in query.evidence.virtual.items():
+        tilt[i, : len(likelihood)] -= np.log(np.where(likelihood > 0, likelihood, 1))
     draft = Draft(frame, query, structure)
-    draft.set_families(tilt=messages)
+    draft.set_families(tilt=tilt)
     return draft
