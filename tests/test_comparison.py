@@ -11,9 +11,10 @@ import unimarg as um
 from models import ASIA, random_model
 from test_cli import run
 from unimarg import comparison
-from unimarg.comparison import COLUMNS, METRICS, compare, correlation, markdown, methods_of, read_rows, remarks, summary
+from unimarg.comparison import COLUMNS, METRICS, compare, correlation, markdown, methods_of, remarks, summary
 from unimarg.errors import FormatError, UsageError
 from unimarg.query import Asked
+from unimarg.rows import read_rows
 
 CLINIC = um.medical(3, 6, 9, seed=3)
 PAIR = um.Network([um.Variable("a", ("x", "y")), um.Variable("b", ("x", "y", "z"))], {}, {"a": [0.5, 0.5], "b": [0.2, 0.3, 0.5]})
@@ -109,9 +110,9 @@ def test_a_line_that_was_cut_off_is_computed_again(tmp_path):
     whole = small(file=file)
     text = file.read_bytes()
     file.write_bytes(text[:-40])
-    assert len(read_rows(file)) == 5
+    assert len(read_rows(file, COLUMNS)) == 5
     np.testing.assert_allclose(small(file=file)["mae"], whole["mae"], atol=1e-12)
-    assert len(read_rows(file)) == 6
+    assert len(read_rows(file, COLUMNS)) == 6
     file.write_bytes(b"netw")
     assert len(small(file=file)) == 6
     file.write_text("a,b\n1,2\n")
@@ -124,7 +125,7 @@ def test_another_model_is_another_answer(tmp_path):
     one = small(random_model(ASIA, 0), ["um"], file=file)
     other = small(random_model(ASIA, 1), ["um"], file=file)
     assert (one["mae"] != other["mae"]).all()
-    assert len(read_rows(file)) == 6
+    assert len(read_rows(file, COLUMNS)) == 6
 
 
 def test_sampled_references_have_an_error_and_random_numbers_of_their_own(monkeypatch):
@@ -218,7 +219,7 @@ def test_command_line(capsys, tmp_path):
     assert "references exact 2" in out
     assert files["md"].read_text().count("| worst |") == 4
     assert files["png"].read_bytes().startswith(b"\x89PNG")
-    assert len(read_rows(files["csv"])) == 8
+    assert len(read_rows(files["csv"], COLUMNS)) == 8
     code, out, _ = run(capsys, *command[:-2], "--json")
     assert code == 0
     answer = json.loads(out)

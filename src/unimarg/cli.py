@@ -542,6 +542,39 @@ def evaluate(
     return terminal.console().print(*comparison.remarks(table), sep="\n", markup=False)
 
 
+EXPERIMENTS = ("table1", "figure1", "table2", "appendix-b")
+
+
+@app.command()
+def reproduce(
+    experiment: Annotated[str, typer.Argument(metavar="EXPERIMENT", help="table1, figure1, table2 or appendix-b.")],
+    quick: Annotated[bool, typer.Option("--quick", help="The same on a small network: two cores, less than two minutes.")] = False,
+    out: Annotated[Path, typer.Option("--out", help="Folder for tables, pictures, models and references; what is there is used.")] = Path(
+        "reproduced"
+    ),
+    references: Annotated[
+        Path | None, typer.Option("--references", help="An .npz with evidence, truth and std_error, instead of references made here.")
+    ] = None,
+    reference_samples: Annotated[int, typer.Option(help="Samples of a reference where exact inference is not quick.")] = 1 << 26,
+    seed: SeedOption = 0,
+) -> None:
+    """Run an experiment of the paper (Douglas et al. 2017) and put its figures beside ours. In full, this wants a GPU.
+
+    Example: unimarg reproduce table2 --quick
+    """
+    if experiment not in EXPERIMENTS:
+        raise UsageError(f"there is no experiment {experiment!r}; {closest(experiment, EXPERIMENTS)}")
+    from importlib import import_module
+
+    from unimarg import terminal
+    from unimarg.reproduce.setting import Setting
+
+    with terminal.status() as say:
+        setting = Setting(out, quick, seed, references, reference_samples, say)
+        text = import_module(f"unimarg.reproduce.{experiment.replace('-', '_')}").reproduce(setting)
+    print(text)
+
+
 @app.command()
 def demo() -> None:
     """A minute with unimarg, on the networks that come with it."""

@@ -17,9 +17,7 @@ of its own, whose mean and largest standard errors are columns.
 from __future__ import annotations
 
 import contextlib
-import csv
 import hashlib
-import io
 import json
 import math
 from collections import Counter
@@ -42,6 +40,7 @@ from unimarg.posterior import Posterior
 from unimarg.provenance import COLUMNS as PROVENANCE
 from unimarg.provenance import provenance
 from unimarg.query import WITHOUT_MODEL, Asked, Options, check
+from unimarg.rows import append_row, markdown_table, read_rows
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -153,7 +152,7 @@ class _Run:
         import pandas as pd
 
         settings = self._settings()
-        rows = {tuple(row[k] for k in KEY): row for row in (read_rows(file) if file else [])}
+        rows = {tuple(row[k] for k in KEY): row for row in (_read(file) if file else [])}
         wanted = [(self.net.name, settings, f, s, label) for f in families for s in range(self.sets) for label in labels]
         done = sum(key in rows for key in wanted)
         for family in families:
@@ -167,7 +166,7 @@ class _Run:
                         truth = self._reference(row, family, number)
                     rows[key] = dict(zip(KEY, key, strict=True)) | self._row(row, truth, family, number, key[-1])
                     if file:
-                        append_row(file, rows[key])
+                        append_row(file, COLUMNS, rows[key])
                     done += 1
         if progress:
             progress(done, len(wanted), "")
@@ -182,13 +181,9 @@ class _Run:
         digest.update(repr((self.options, self.reference_options, self.seed, self.sets)).encode())
         return digest.hexdigest()[:12]
 
-    def _given(self, row: Ints) -> dict[str, str]:
-        return {self.net.names[i]: self.net.variables[i].states[k] for i, k in enumerate(row) if k >= 0}
-
     def _asked(self, row: Ints, model: Marginalizer | None, options: Options, *stream: int, **changes: Any) -> Asked:
         """With random numbers of the set's own."""
-        seed = int(np.random.SeedSequence([self.seed, *stream]).generate_state(1, np.uint64)[0])
-        return Asked(self.net, model, self._given(row), None, replace(options, seed=seed, **changes))
+        return Asked(self.net, model, given(self.net, row), None, replace(options, seed=stream_seed(self.seed, *stream), **changes))
 
     def _reference(self, row: Ints, family: str, number: int) -> Posterior:
         return self._asked(row, None, self.reference_options, FAMILIES.index(family), number, 1).by("auto")
@@ -215,6 +210,16 @@ class _Run:
         self.warm.add(method)
         with contextlib.suppress(TooExpensiveError):
             self._asked(row, self.model, self.options, 0, samples=1, beta=beta).by(method)
+
+
+def given(net: Network, row: Ints) -> dict[str, str]:
+    """Evidence by names from states, -1 where unobserved."""
+    return {net.names[i]: net.variables[i].states[k] for i, k in enumerate(row) if k >= 0}
+
+
+def stream_seed(*numbers: int) -> int:
+    """Random numbers of its own for every purpose."""
+    return int(np.random.SeedSequence(numbers).generate_state(1, np.uint64)[0])
 
 
 def compare(post: Posterior, truth: Posterior, row: Ints, net: Network, spent: int = 0) -> dict[str, float]:
@@ -257,42 +262,17 @@ def _reference_columns(truth: Posterior, row: Ints, net: Network) -> dict[str, A
     return dict(zip(REFERENCE, (truth.method, *figures, truth.log_evidence_error), strict=True))
 
 
-# --- rows in a file
-
-
-def read_rows(file: Path) -> list[dict[str, Any]]:
-    """Rows written before; a last line that was cut off is taken away."""
-    if not file.exists():
-        return []
-    data = file.read_bytes()
-    whole = data[: data.rfind(b"\n") + 1]
-    if len(whole) < len(data):
-        file.write_bytes(whole)
+def _read(file: Path) -> list[dict[str, Any]]:
+    """Rows written before, cells as what they were."""
     try:
-        lines = csv.reader(io.StringIO(whole.decode()))
-        head = next(lines, None)
-        if head is None:
-            file.unlink()
-            return []
-        if tuple(head) != COLUMNS:
-            raise ValueError
-        return [_parsed(dict(zip(COLUMNS, cells, strict=True))) for cells in lines]
-    except (ValueError, csv.Error):
-        raise FormatError("not a table that evaluate wrote; give another file", file) from None
+        return [_parsed(cells) for cells in read_rows(file, COLUMNS)]
+    except (TypeError, ValueError) as e:
+        raise e if isinstance(e, UnimargError) else FormatError("not a table that evaluate wrote; give another file", file) from None
 
 
 def _parsed(cells: dict[str, str]) -> dict[str, Any]:
     numbers = {name: float(cells[name] or "nan") for name in NUMBERS}
     return cells | numbers | {name: int(cells[name]) for name in WHOLE}
-
-
-def append_row(file: Path, row: Mapping[str, Any]) -> None:
-    new = not file.exists()
-    with file.open("a", newline="") as out:
-        writer = csv.writer(out, lineterminator="\n")
-        if new:
-            writer.writerow(COLUMNS)
-        writer.writerow(["" if isinstance(row[c], float) and math.isnan(row[c]) else row[c] for c in COLUMNS])
 
 
 # --- summaries
@@ -347,18 +327,5 @@ def remarks(table: pd.DataFrame) -> Iterator[str]:
 
 def markdown(table: pd.DataFrame) -> str:
     """The summary as a table in Markdown, with the remarks below."""
-    found = summary(table)
-    lines = ["| " + " | ".join(found.columns) + " |", "|" + "---|" * len(found.columns)]
-    lines += ["| " + " | ".join(cell(x) for x in row) + " |" for row in found.itertuples(index=False)]
-    return "\n".join([*lines, "", *(f"- {text}" for text in remarks(table)), ""])
-
-
-def cell(value: object) -> str:
-    """Three digits, six where a share or a correlation is nearly 1, a dash for what is not there.
-
-    >>> cell(0.00123456), cell(0.99912345), cell(float("nan")), cell("um")
-    ('0.00123', '0.999123', '-', 'um')
-    """
-    if not isinstance(value, float):
-        return str(value).replace("|", "\\|")
-    return "-" if math.isnan(value) else f"{value:.6f}" if 0.99 < value < 1 else f"{value:.3g}"
+    rows: list[Any] = summary(table).to_dict("records")
+    return "\n".join([markdown_table(rows), *(f"- {text}" for text in remarks(table)), ""])

@@ -66,7 +66,7 @@ def combinations(frame: pd.DataFrame) -> Grid:
 
 def summary(frame: pd.DataFrame) -> Grid:
     """What ``unimarg.comparison.summary`` gives, a line for each method and statistic."""
-    from unimarg.comparison import cell
+    from unimarg.rows import cell
 
     grid = Grid(box=None, pad_edge=False)
     for name in frame.columns:
@@ -183,6 +183,16 @@ def rows_bar() -> Iterator[Callable[[int, int, str], None] | None]:
     with ProgressBar(*shown, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task("", total=None)
         yield lambda done, total, text: bar.update(task, completed=done, total=total, description=escape(text))
+
+
+@contextlib.contextmanager
+def status() -> Iterator[Callable[[str], None]]:
+    """What is going on: one line on a terminal, else one line each."""
+    if not sys.stderr.isatty():
+        yield lambda text: print(text, file=sys.stderr, flush=True)
+        return
+    with Console(stderr=True).status("") as line:
+        yield lambda text: line.update(escape(text))
 
 
 @contextlib.contextmanager
