@@ -18,6 +18,7 @@ from unimarg.rows import write_rows
 PAPER = {("beta 0", 2_000_000): 0.92, ("beta 0.25", 250_000): 0.95, ("beta 0.25", 2_000_000): 0.96}  # as its text says
 OURS = {"SUM-IS": "tab:pink", "sequential": "tab:purple", "message": "tab:red", "lookahead": "tab:orange", "adaptive": "tab:brown"}
 LEAST = 1e-7  # 1 - correlation that is drawn
+BOOTSTRAP = 2000  # resamplings of the sets, for the interval of the mean
 GOOD = (0.1, 0.25, 0.5)
 
 
@@ -34,14 +35,15 @@ def reproduce(setting: Setting) -> str:
 
 def _line(rows: list[dict[str, Any]], proposal: Proposal, samples: int) -> dict[str, Any]:
     r, e = (column(rows, proposal.name, samples, name) for name in ("correlation", "mae"))
-    half = 1.96 * r.std(ddof=1) / np.sqrt(len(r)) if len(r) > 1 else np.nan
+    means = np.random.default_rng(0).choice(r, (BOOTSTRAP, len(r))).mean(axis=1)
+    low, high = np.quantile(means, (0.025, 0.975))
     return {
         "proposal": proposal.name,
         "samples": samples,
         "sets": len(r),
         "correlation": float(r.mean()),
-        "low": float(r.mean() - half),
-        "high": float(min(r.mean() + half, 1.0)),
+        "low": float(low),
+        "high": float(high),
         "correlation_median": float(np.median(r)),
         "correlation_worst": float(r.min()),
         "mae": float(np.nanmean(e)) if not np.isnan(e).all() else np.nan,

@@ -72,10 +72,10 @@ def picture(table: list[dict[str, Any]], quick: bool) -> Figure:
     axes.invert_yaxis()
     axes.set(xscale="log", xlim=(1, 1.5 * table[0]["samples"]), xlabel=f"effective samples of {table[0]['samples']:,} (1: one or none)")
     axes.axvline(table[0]["samples"], color=WHISKER, lw=1, ls=":")
-    title = f"{table[0]['network']}, {table[0]['sets']} evidence sets; beta and SUM-IS: the paper's" + (", a quick run" if quick else "")
+    title = f"{table[0]['network']}, {table[0]['sets']} evidence sets{', a quick run' if quick else ''}; beta and SUM-IS: the paper's"
     axes.set_title(title, fontsize=9, loc="left")
     axes.xaxis.grid(True, color=LINE)
     axes.set_axisbelow(True)
     axes.spines[["top", "right"]].set_visible(False)
-    axes.legend(loc="lower right", fontsize=8)
+    figure.legend(loc="outside lower center", ncols=4, fontsize=8)
     return figure
