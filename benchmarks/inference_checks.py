@@ -166,7 +166,7 @@ def main() -> int:
     given = parser.parse_args()
     nets = {path.name.split(".")[0]: um.load(path) for path in given.networks}
     began, wrong = time.perf_counter(), False
-    with given.out.open("w", newline="") if given.out else sys.stdout as file:
+    with given.out.open("w", newline="", buffering=1) if given.out else sys.stdout as file:
         out = csv.writer(file, lineterminator="\n")
         out.writerow(COLUMNS)
         for name, net in nets.items() if given.sets else ():

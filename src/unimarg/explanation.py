@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 LARGEST = 1 << 23  # entries of all tables together up to which the answer is exact
 QUICK = 8  # times as many by a quick order, above which no better one is sought
-STARTS, SWEEPS = 32, 100  # samples that are improved; times through all variables
+SCORED, STARTS, SWEEPS = 2048, 8, 100  # samples looked at; improved; times through all variables
 NEIGHBOURHOODS, IN_VAIN = 200, 40  # that are freed in turn; how many may pass without improvement
 NEIGHBOURHOOD = 1 << 16  # entries of the tables of one
 
@@ -174,7 +174,8 @@ def _by_ascent(asked: Asked, fixed: Mapping[int, int], log_l: Floats) -> Ints:
     estimator = asked.best()[1]
     n = chunk_size(estimator.frame)
     drawn, log_w = estimator.draw(key_from_seed(asked.options.seed), first_sample(0), n)
-    states = np.unique(np.asarray(drawn)[:, np.asarray(log_w) > -np.inf].T.astype(np.int64), axis=0)
+    possible = np.flatnonzero(np.asarray(log_w) > -np.inf)[:SCORED]
+    states = np.unique(np.asarray(drawn)[:, possible].T.astype(np.int64), axis=0)
     if not len(states):
         raise SamplingError(f"no sample of {n} was compatible with the evidence", n, 0.0)
     states = states[np.argsort(-_score(net, log_l, states))[:STARTS]]
@@ -202,7 +203,7 @@ def _by_neighbourhoods(net: Network, states: Ints, fixed: Mapping[int, int], log
             size = max(size // 2, 1)
             continue
         size = min(size + size // 4 + 1, len(free))  # as large as it may be
-        value = _score(net, log_l, found[None])[0]
+        value = best if (found == states).all() else _score(net, log_l, found[None])[0]
         in_vain = 0 if value > best + 1e-9 else in_vain + 1
         if value > best:
             states, best = found, value

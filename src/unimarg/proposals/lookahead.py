@@ -8,7 +8,8 @@ those behind it, which are functions of x_v and of variables drawn earlier:
 
 This is bucket elimination (Dechter 1999): while tables stay small, q is the exact posterior and every weight the same. Where a
 table would have more than LARGEST entries, a message is split in two, each an average over what the other keeps, with
-variables not drawn yet at their prior (as mini-buckets do).
+variables not drawn yet at their prior (as mini-buckets do). Averages can be wrong by orders of magnitude, so that a part of the
+posterior would never be drawn and never be missed: who hears of them is drawn with a share DEFENCE from its own t_v.
 
 An observed noisy-max with many parents is taken apart into links y_j = max(y_{j-1}, effect of parent j), each drawn right
 after parent j: tables then hold which findings are explained already, jointly, and co-parents explain each other away.
@@ -30,12 +31,14 @@ from unimarg.network import Floats
 
 LARGEST = 1 << 12  # entries of a table
 FEW_PARENTS = 2  # a noisy-max with no more of them unobserved stays a table
+DEFENCE = 0.05  # the share of t_v / Z in the conditional of a node that heard of averages
 TINY = 1e-300
 
 
 class Factor(NamedTuple):
     scope: tuple[int, ...]  # variables in the order of drawing
     values: Floats  # an axis for each
+    cut: bool = False  # whether something was averaged out on the way
 
 
 def lookahead(frame: Frame, query: Query, residual: Floats | None = None, largest: int = LARGEST) -> Draft:
@@ -112,9 +115,11 @@ class _Sweep:
             return []
         parents = net.parents[c]
         unknown = sorted((j for j, p in enumerate(parents) if p not in self.state), key=lambda j: self.frame.when[parents[j]])
-        if len(unknown) <= FEW_PARENTS or len(self.chain) + len(unknown) > self.frame.links:
+        card, links = state + 1, len(self.chain) + len(unknown)
+        if len(unknown) <= FEW_PARENTS or links > self.frame.links:
             return []
-        card = state + 1
+        if links * 4 * card * card * max(m.parent_cards) > self.frame.capacity - self.draft.used:  # every link needs its table
+            return []
         leak, effects = m.log_cdfs
         start = leak + sum((effects[j][self.state[p]] for j, p in enumerate(parents) if p in self.state), np.zeros(len(leak)))
         reached, before, out = start, -1, []
@@ -135,7 +140,7 @@ class _Sweep:
 
     def _sorted(self, f: Factor) -> Factor:
         axes = sorted(range(len(f.scope)), key=lambda a: self.position[f.scope[a]])
-        return Factor(tuple(f.scope[a] for a in axes), np.transpose(f.values, axes))
+        return Factor(tuple(f.scope[a] for a in axes), np.transpose(f.values, axes), f.cut)
 
     # --- one variable after another
 
@@ -146,12 +151,15 @@ class _Sweep:
         for f in factors:
             product = product * align(f, union)
         heard = product if v in self.chain else product * self._noisy_children(v)
-        self._send(Factor(union[:-1], heard.sum(axis=-1)))
+        cut = any(f.cut for f in factors)
+        self._send(Factor(union[:-1], heard.sum(axis=-1), cut))
         if v not in self.chain and (not factors or product.size > self.largest):
             return  # as the draft has it; a table of its own that is so large is not kept twice
         if self.residual is not None and v not in self.chain:
             tilt = self.residual[v, : self.cards[v]]
             product = product * np.exp(tilt - tilt.max())
+        if cut and v not in self.chain:
+            product = (1 - DEFENCE) * normalised(product) + DEFENCE * normalised(target)
         self._set_table(v, union, product, target)
 
     def _set_table(self, v: int, union: tuple[int, ...], product: Floats, target: Floats) -> None:
@@ -182,7 +190,7 @@ class _Sweep:
         if messages:
             self._set_table(i, union, f, np.ones_like(f))
         f = f * self._noisy_children(i) * self.query.likelihood[i, :k]
-        self._send(Factor(union[:-1], f @ self.prior[i]))
+        self._send(Factor(union[:-1], f @ self.prior[i], True))
         below = self._average(Factor(union, f), union[:-1]).values
         self.below[self.frame.noisy_number[i], :k] = below / max(below.max(), TINY)
 
@@ -285,26 +293,27 @@ class _Sweep:
 
     def _split(self, v: int, f: Factor, union: set[int]) -> tuple[Factor, Factor]:
         """f(x_v, S) as g(x_v, S in union) h(S): each an average, h relative to what g says of the variables they share."""
+        f = f._replace(cut=True)
         here = self._average(f, [u for u in f.scope if u not in union])
         rest = self._average(f, [v])
         shared = self._average(rest, [u for u in rest.scope if u not in union])
-        return here, Factor(rest.scope, rest.values / np.maximum(align(shared, rest.scope), TINY))
+        return here, rest._replace(values=rest.values / np.maximum(align(shared, rest.scope), TINY))
 
     def _average(self, f: Factor, variables: Sequence[int]) -> Factor:
-        scope, values = f
+        scope, values, cut = f
         for v in variables:
             axis = scope.index(v)
             shape = values.shape
             flat = values.reshape(math.prod(shape[:axis]), shape[axis], -1)
             values = (flat * self.prior[v][:, None]).sum(axis=1).reshape(shape[:axis] + shape[axis + 1 :])
             scope = scope[:axis] + scope[axis + 1 :]
-        return Factor(scope, values)
+        return Factor(scope, values, cut)
 
     def _send(self, f: Factor) -> None:
         if f.scope:
             top = f.values.max()
             if top > 0:
-                self.waiting.setdefault(f.scope[-1], []).append(Factor(f.scope, f.values / top))
+                self.waiting.setdefault(f.scope[-1], []).append(f._replace(values=f.values / top))
 
 
 def _link(effect: Floats, start: Floats | None) -> Floats:
