@@ -111,12 +111,14 @@ def test_a_run_looked_at_early_is_the_start_of_a_longer_one():
 
 
 def test_findings_can_fail():
-    base = {"samples": 0, "correlation": 0.5, "ess_median": 5.0}
+    base = {"samples": 0, "correlation": 0.5, "ess_median": 5.0, "mae": 0.01, "reference_error": 0.0}
     names = [p.name for p in sampling.PROPOSALS]
     even = [base | {"proposal": p, "samples": n} for p in names for n in (1, 2, 4, 8)]
     assert sum("not confirmed" in line for line in figure1.findings(even)) == 4
     better = [row | {"correlation": 0.1 if row["proposal"] == "beta 1" else 0.4 if row["proposal"] == "beta 0" else 0.5} for row in even]
     assert not any("not confirmed" in line for line in figure1.findings(better))
+    for error, said in ((0.005, "2.0 times smaller"), (0.005, "uncertain"), (0.0005, "small enough")):
+        assert said in list(figure1.findings([row | {"reference_error": error} for row in even]))[-1]
     assert sum("not confirmed" in line for line in table2.findings([base | {"proposal": p} for p in names])) == 3
 
 

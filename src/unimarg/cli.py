@@ -555,7 +555,7 @@ def reproduce(
     references: Annotated[
         Path | None, typer.Option("--references", help="An .npz with evidence, truth and std_error, instead of references made here.")
     ] = None,
-    reference_samples: Annotated[int, typer.Option(help="Samples of a reference where exact inference is not quick.")] = 1 << 26,
+    reference_samples: Annotated[int, typer.Option(help="Samples of a reference where exact inference is not quick.")] = 1 << 22,
     seed: SeedOption = 0,
 ) -> None:
     """Run an experiment of the paper (Douglas et al. 2017) and put its figures beside ours. In full, this wants a GPU.
