@@ -35,6 +35,7 @@ def test_public_names():
         "UnimargError",
         "UsageError",
         "Variable",
+        "evaluate",
         "exact",
         "example",
         "from_pgmpy",

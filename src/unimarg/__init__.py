@@ -32,6 +32,7 @@ from unimarg.posterior import Posterior
 
 if TYPE_CHECKING:
     from unimarg.checkpoint import load_model
+    from unimarg.comparison import evaluate
     from unimarg.compiled import sample
     from unimarg.explanation import Explanation, most_probable
     from unimarg.joint_posterior import joint, sample_posterior
@@ -57,6 +58,7 @@ __all__ = [
     "UnimargError",
     "UsageError",
     "Variable",
+    "evaluate",
     "exact",
     "example",
     "from_pgmpy",
@@ -79,6 +81,7 @@ __all__ = [
 _LAZY = {
     "Explanation": "unimarg.explanation",
     "Marginalizer": "unimarg.marginalizer",
+    "evaluate": "unimarg.comparison",
     "infer": "unimarg.query",
     "joint": "unimarg.joint_posterior",
     "load_model": "unimarg.checkpoint",

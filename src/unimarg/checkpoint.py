@@ -46,7 +46,7 @@ def save_model(model: Marginalizer, path: str | PathLike[str], state: State | No
     """Write a model atomically; with ``state`` it is a checkpoint from which training can go on."""
     tensors = {f"trunk.{i}": np.asarray(a) for i, a in enumerate(jax.tree.leaves(model.trunk))}
     tensors |= {f"student.{i}": np.asarray(a) for i, a in enumerate(jax.tree.leaves(model.student))}
-    structure, tensors["network"] = _network_to_arrays(model.net)
+    structure, tensors["network"] = network_to_arrays(model.net)
     tensors["priors"] = np.concatenate(model.priors)
     if state is not None:
         tensors |= {f"state.{i}": np.asarray(a) for i, a in enumerate(jax.tree.leaves(state))}
@@ -168,7 +168,7 @@ def _fill(make: Callable[[], Module], name: str, tensors: Mapping[str, np.ndarra
 # --- the network
 
 
-def _network_to_arrays(net: Network) -> tuple[dict[str, Any], np.ndarray]:
+def network_to_arrays(net: Network) -> tuple[dict[str, Any], np.ndarray]:
     """Structure as JSON, and all numbers one after the other."""
     numbers: list[np.ndarray] = []
     nodes = []

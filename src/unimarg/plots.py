@@ -1,4 +1,4 @@
-"""Pictures of posteriors, by Matplotlib without a display."""
+"""Pictures of posteriors and of comparisons, by Matplotlib without a display."""
 
 from __future__ import annotations
 
@@ -11,11 +11,13 @@ from unimarg.errors import UsageError
 from unimarg.posterior import Posterior
 
 if TYPE_CHECKING:
+    import pandas as pd
     from matplotlib.figure import Figure
 
 SUFFIXES = (".png", ".svg", ".pdf")
 MOST_BARS = 400  # of one picture; further variables are left out, and the title says so
 ROW = 0.24  # inches
+EXACT = 1e-9  # an error that is none
 FILL, WHISKER, LINE = "#4c78a8", "#222222", "#dddddd"
 
 
@@ -29,10 +31,18 @@ def check_path(path: Path) -> None:
 
 def save_posterior(post: Posterior, names: Sequence[str], path: Path) -> None:
     """The marginals of some variables as a picture."""
+    save(posterior_figure(post, names), path)
+
+
+def save_comparison(table: pd.DataFrame, path: Path) -> None:
+    """The errors that ``unimarg.evaluate`` found, as a picture."""
+    save(comparison_figure(table), path)
+
+
+def save(figure: Figure, path: Path) -> None:
     from unimarg.formats.files import replacing
 
     check_path(path)
-    figure = posterior_figure(post, names)
     with replacing(str(path)) as out:
         figure.savefig(out, format=path.suffix.lower()[1:], dpi=120)
 
@@ -69,6 +79,36 @@ def posterior_figure(post: Posterior, names: Sequence[str] | None = None) -> Fig
     axes.xaxis.grid(True, color=LINE)
     axes.set_axisbelow(True)
     axes.set_title(_title(post, len(shown), len(names or post)), fontsize=9, loc="left")
+    return figure
+
+
+def comparison_figure(table: pd.DataFrame) -> Figure:
+    """A panel for each family: a dot for the mean absolute error of each evidence set, a bar at the median of each method."""
+    from matplotlib.figure import Figure
+
+    rows = table.to_dict("records")
+    families, methods = (list(dict.fromkeys(row[name] for row in rows)) for name in ("family", "method"))
+    figure = Figure(figsize=(2.5 + 4.5 * len(families), 1.8 + 0.4 * len(methods)), layout="constrained")
+    panels = figure.subplots(1, len(families), sharey=True, squeeze=False)[0]
+    for axes, family in zip(panels, families, strict=True):
+        part = [row for row in rows if row["family"] == family]
+        floor = 0.3 * min((row["mae"] for row in part if row["mae"] > EXACT), default=EXACT)  # where exact answers are drawn
+        for at, method in enumerate(methods):
+            shown = sorted(max(row["mae"], floor) for row in part if row["method"] == method and math.isfinite(row["mae"]))
+            axes.plot(shown, [at + 0.5 * (k % 5 - 2) / 5 for k in range(len(shown))], ".", color=FILL, alpha=0.6, ms=5)
+            if shown:
+                axes.plot([shown[len(shown) // 2]] * 2, [at - 0.35, at + 0.35], color=WHISKER, lw=2)
+        reference = sum(row["reference_error"] for row in part) / len(part)
+        if reference > floor:
+            axes.axvline(reference, color=WHISKER, ls=":", lw=1)
+        axes.set(xscale="log", xlabel="mean absolute error of each set" + "; dotted: the reference's own" * (reference > floor))
+        sets = len({row["set"] for row in part})
+        exact = "; left edge: exact" * any(row["mae"] <= EXACT for row in part)
+        axes.set_title(f"{_plain(part[0]['network'])}, {family}, {sets} sets; bar: median{exact}", fontsize=9, loc="left")
+        axes.set_yticks(range(len(methods)), methods)
+        axes.set_ylim(len(methods) - 0.5, -0.5)
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.xaxis.grid(True, color=LINE)
     return figure
 
 

@@ -128,7 +128,7 @@ class Asked:
         self.query = Query.make(net, parse_evidence(net, evidence), tuple(nodes), every)
         self.frame: Frame = frame_of(net)
         self.limits = options.limits()
-        self.note, self.spent = "", 0  # what a proposal has to say, and the samples that it took
+        self.note, self.spent = "", 0  # what a proposal has to say, and the samples drawn on the way to it
 
     def by(self, method: str) -> Posterior:
         self.began = time.perf_counter()  # of several sets, those before do not count
@@ -191,8 +191,8 @@ class Asked:
         """Ready to draw from a proposal."""
         frame, query, options = self.frame, self.query, self.options
         if method == "adaptive":
-            given, spent = adapt(lookahead(frame, query), options.seed)
-            return Estimator(frame, query, given, spent=spent)
+            given, self.spent = adapt(lookahead(frame, query), options.seed)
+            return Estimator(frame, query, given, spent=self.spent)
         if method == "sequential":
             from unimarg.proposals.sequential import sequential
 
@@ -240,16 +240,19 @@ class Asked:
         if self.model is not None and self.model.sequential:
             methods.append("sequential")
         tried: list[str] = []
+        drawn = 0
         best: tuple[float, str, Estimator] | None = None
         for method in methods:
             pilot = self._sampled(method, replace(self.limits, samples=min(PILOT, self.limits.samples)))
             share = pilot.total.ess / max(pilot.total.samples, 1)
             tried.append(f"{method} (ESS {share:.1%})")
+            drawn += pilot.total.samples
             if best is None or share > best[0]:
                 best = (share, method, pilot)
             if share >= POOR or self._seconds() > self.limits.seconds:
                 break
         assert best is not None
+        self.spent += drawn - best[2].total.samples  # pilots that are not used
         return best[1], best[2], f"auto tried {', '.join(tried)}"
 
 

@@ -64,6 +64,19 @@ def combinations(frame: pd.DataFrame) -> Grid:
     return grid
 
 
+def summary(frame: pd.DataFrame) -> Grid:
+    """What ``unimarg.comparison.summary`` gives, a line for each method and statistic."""
+    from unimarg.rows import cell
+
+    grid = Grid(box=None, pad_edge=False)
+    for name in frame.columns:
+        number = frame[name].dtype.kind in "fi"
+        grid.add_column(name.replace("_error", " error").replace("_share", " share"), justify="right" if number else "left")
+    for row in frame.itertuples(index=False):
+        grid.add_row(*(plain(cell(value)) for value in row), end_section=row[4] == "worst")
+    return grid
+
+
 def _grid(*names: str) -> Grid:
     grid = Grid(box=None, pad_edge=False)
     for name in names:
@@ -153,6 +166,33 @@ def training_bar() -> Iterator[Callable[[Progress], None]]:
                 print(text, file=sys.stderr, flush=True)
 
         yield tell
+
+
+@contextlib.contextmanager
+def rows_bar() -> Iterator[Callable[[int, int, str], None] | None]:
+    """For the progress of ``evaluate``: rows done and what comes next, on a terminal only."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    shown = (
+        TextColumn("evaluating"),
+        BarColumn(),
+        TextColumn("{task.completed}/{task.total} {task.description}"),
+        TimeRemainingColumn(),
+    )
+    with ProgressBar(*shown, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("", total=None)
+        yield lambda done, total, text: bar.update(task, completed=done, total=total, description=escape(text))
+
+
+@contextlib.contextmanager
+def status() -> Iterator[Callable[[str], None]]:
+    """What is going on: one line on a terminal, else one line each."""
+    if not sys.stderr.isatty():
+        yield lambda text: print(text, file=sys.stderr, flush=True)
+        return
+    with Console(stderr=True).status("") as line:
+        yield lambda text: line.update(escape(text))
 
 
 @contextlib.contextmanager
