@@ -33,6 +33,7 @@ MAX_SAMPLES = 1 << 40
 DEFAULT_SAMPLES = 1 << 20
 ENOUGH, HOPELESS = 400.0, 10.0  # effective samples: ok from, failed below
 RELIABLE, DECISIVE = 0.7, 0.3  # k-hat above which a tail is heavy; share of sum w^2 from which it matters
+PILOT = 1 << 10  # samples of the first chunk that f is centred on
 ROUNDING = 1e-6  # of probabilities in float32, summed
 
 
@@ -154,7 +155,7 @@ class Estimator:
         if count < size:
             log_w = jnp.where(jnp.arange(size) < count, log_w, -jnp.inf)
         if first == 0:  # a first estimate to centre on: digits are lost otherwise where f hardly varies
-            pilot = weighted_sums(self.frame.shape, self.given, states, log_w, self.centre)
+            pilot = weighted_sums(self.frame.shape, self.given, states[:, :PILOT], log_w[:PILOT], self.centre)
             w, sums = (np.asarray(pilot[a], dtype=np.float64) for a in (1, 3))
             self.centre = self._centre(np.clip(sums[..., 0] / w, 0, 1) if w > 0 else sums[..., 0])
         top, w, w2, sums = weighted_sums(self.frame.shape, self.given, states, log_w, self.centre)
