@@ -23,6 +23,7 @@ def run(budget: str = "40s") -> None:
     _too_expensive(console)
     model = _train(console, budget)
     _patients(console, model)
+    _sampled(console, model)
     _speed(console, model)
 
 
@@ -55,13 +56,26 @@ def _train(console: Console, budget: str) -> Marginalizer:
 
 def _patients(console: Console, model: Marginalizer) -> None:
     console.print("[bold]4. It answers in milliseconds: the diseases that rose most")
-    prior = model.query()
+    prior = model.query(method="um")
     for case in clinic_cases():
         if case.name in PATIENTS:
-            post = model.query(case.evidence)
+            post = model.query(case.evidence, method="um")
             console.print(f"\n{case.story}", markup=False)
             console.print(terminal.bars(post, _risen(model, prior, post)))
             console.print(f"[dim]{1000 * post.seconds:.0f} ms for all {len(post)} variables[/dim]")
+    console.print()
+
+
+def _sampled(console: Console, model: Marginalizer) -> None:
+    console.print("[bold]5. The same patients by importance sampling, with error bars and a verdict")
+    quick = model.query(method="um")
+    model.query({}, method="lookahead", samples=1)  # compiles
+    for case in clinic_cases():
+        if case.name in PATIENTS:
+            post = model.query(case.evidence)
+            console.print(terminal.bars(post, _risen(model, quick, post, 1)))
+            trust = f"{post.method}, {post.status}: {post.samples:,} samples worth {post.ess:,.0f}"
+            console.print(f"[dim]{trust}, {1000 * post.seconds:.0f} ms[/dim]")
     console.print()
 
 
@@ -73,7 +87,7 @@ def _risen(model: Marginalizer, prior: Posterior, post: Posterior, count: int = 
 
 
 def _speed(console: Console, model: Marginalizer) -> None:
-    console.print("[bold]5. And for many patients at once, whatever is known of each")
+    console.print("[bold]6. And for many patients at once, whatever is known of each")
     states = um.sample(model.net, 8192, seed=1).astype(np.int64)
     states = np.where(np.random.default_rng(0).random(states.shape) < 0.1, states, -1)
     model.marginals_of_states(states)  # compiles
