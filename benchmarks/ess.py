@@ -17,10 +17,10 @@ import jax
 import numpy as np
 
 import unimarg as um
-from unimarg.conditionals import frame_of
 from unimarg.counter import key_from_seed
 from unimarg.diagnostics import k_hat
 from unimarg.evaluation import evidence_sets
+from unimarg.frame import frame_of
 from unimarg.importance import chunk_size, first_sample
 from unimarg.network import Network
 from unimarg.query import WITH_MODEL, WITHOUT_MODEL, Asked, Options

@@ -5,6 +5,7 @@ from hypothesis import strategies as st
 
 from unimarg import Network, NoisyMax, Variable
 from unimarg.evidence import Evidence
+from unimarg.ragged import Ragged
 
 seeds = st.integers(0, 2**32 - 1)
 
@@ -75,3 +76,10 @@ def enumerate_all(net: Network, evidence: Evidence) -> tuple[float, list[np.ndar
     p = np.exp(log - log.max())
     marginals = [np.bincount(states[:, i], weights=p, minlength=v.card) / p.sum() for i, v in enumerate(net.variables)]
     return float(np.log(p.sum()) + log.max()), marginals
+
+
+def states_order(ragged: Ragged) -> np.ndarray:
+    """For each (node, state) of the network in order, its place when the groups ``[nodes, K]`` are laid side by side."""
+    starts = np.cumsum([0, *(ragged.cards[i] for i in ragged.order)])[:-1]
+    by_node = dict(zip(ragged.order.tolist(), starts.tolist(), strict=True))
+    return np.concatenate([by_node[i] + np.arange(k) for i, k in enumerate(ragged.cards)])

@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from networks import states_order
 from unimarg.encoding import ENCODINGS, encode, one_hot
 from unimarg.marginalizer import _answer, prior_slots
 from unimarg.ragged import Ragged
@@ -110,7 +111,7 @@ def test_jit_equals_eager(cards):
 def test_layout_against_loops():
     ragged = Ragged(MIXED)
     logits = np.random.default_rng(0).standard_normal((4, ragged.slots)).astype(np.float32)
-    flat = np.concatenate([np.asarray(p).reshape(4, -1) for p in ragged.log_softmax(logits)], axis=1)[:, ragged.states_order]
+    flat = np.concatenate([np.asarray(p).reshape(4, -1) for p in ragged.log_softmax(logits)], axis=1)[:, states_order(ragged)]
     at, by_node = 0, {}
     for i in sorted(range(len(MIXED)), key=lambda i: (MIXED[i], i)):
         full = np.concatenate([np.zeros((4, 1)), logits[:, at : at + MIXED[i] - 1]], axis=1)

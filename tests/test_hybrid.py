@@ -7,9 +7,10 @@ import pytest
 import unimarg as um
 from models import ASIA, random_model
 from networks import all_states, as_given, random_evidence, random_network
-from unimarg.conditionals import Query, frame_of
+from unimarg.conditionals import Query
 from unimarg.counter import key_from_seed
 from unimarg.evidence import Evidence
+from unimarg.frame import frame_of
 from unimarg.importance import first_sample
 from unimarg.network import Network
 from unimarg.proposals.hybrid import FITTED, as_beta, host_walk, hybrid

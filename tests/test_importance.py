@@ -11,11 +11,12 @@ from scipy.stats import genpareto, kstest
 import unimarg as um
 from models import ASIA, random_model
 from unimarg import Network, Posterior, Variable
-from unimarg.conditionals import Query, frame_of
+from unimarg.conditionals import Query
 from unimarg.counter import key_from_seed
 from unimarg.diagnostics import k_hat, tail_size, zero_count_error
 from unimarg.errors import EvidenceError, ImpossibleEvidenceError, UsageError
 from unimarg.evidence import parse_evidence
+from unimarg.frame import frame_of
 from unimarg.importance import ENOUGH, Estimator, Limits, Weighted, first_sample
 from unimarg.proposals.independent import independent
 from unimarg.proposals.lookahead import lookahead
@@ -298,15 +299,15 @@ def test_new_evidence_compiles_nothing_and_keeps_no_memory():
 
 
 def test_frames_go_with_their_networks():
-    from unimarg import conditionals
+    from unimarg import frame
 
-    before = len(conditionals._frames)
+    before = len(frame._frames)
     net = Network([Variable("x")], {}, {"x": [0.3, 0.7]})
     frame_of(net)
-    assert len(conditionals._frames) == before + 1
+    assert len(frame._frames) == before + 1
     del net
     gc.collect()
-    assert len(conditionals._frames) == before
+    assert len(frame._frames) == before
 
 
 # --- the paper's appendix B

@@ -188,25 +188,25 @@ def test_names_that_pyagrum_cannot_take(variable: Variable):
 def test_xmlbif_written_by_pgmpy(pgmpy: Any):
     net = network()
     text = str(pgmpy.readwrite.XMLBIFWriter(to_pgmpy(net)))
-    same_by_name(xmlbif.read(text.encode(), "pgmpy.xml"), net, 1e-6)
+    assert_same_by_name(xmlbif.read(text.encode(), "pgmpy.xml"), net, 1e-6)
 
 
 def test_xmlbif_written_by_pyagrum(gum: Any, tmp_path):
     net = network()
     path = tmp_path / "net.bifxml"
     gum.saveBN(to_pyagrum(net), str(path))
-    same_by_name(xmlbif.read(path.read_bytes(), str(path)), net, 1e-5)
+    assert_same_by_name(xmlbif.read(path.read_bytes(), str(path)), net, 1e-5)
 
 
 def test_xmlbif_read_by_the_others(gum: Any, pgmpy: Any, tmp_path):
     net = network()
     path = tmp_path / "net.bifxml"
     path.write_text(xmlbif.write(net), encoding="utf-8")
-    same_by_name(from_pyagrum(gum.loadBN(str(path))), net, 1e-6)
-    same_by_name(from_pgmpy(pgmpy.readwrite.XMLBIFReader(str(path)).get_model()), net, 1e-9)
+    assert_same_by_name(from_pyagrum(gum.loadBN(str(path))), net, 1e-6)
+    assert_same_by_name(from_pgmpy(pgmpy.readwrite.XMLBIFReader(str(path)).get_model()), net, 1e-9)
 
 
-def same_by_name(read: Network, net: Network, tolerance: float) -> None:
+def assert_same_by_name(read: Network, net: Network, tolerance: float) -> None:
     assert set(read.names) == set(net.names)
     for i, name in enumerate(net.names):
         found = {tuple(sorted(names.items())): p for names, p in configurations(read, read.find(name))}

@@ -28,7 +28,7 @@ def draw(mask, seed=0, first=0, count=MANY, nodes=NODES) -> np.ndarray:
     return np.asarray(mask.draw(key_from_seed(seed), first + jnp.arange(count, dtype=jnp.uint32), nodes))
 
 
-def contract(mask) -> None:
+def assert_contract(mask) -> None:
     """What training relies on."""
     whole = draw(mask, count=1000)
     assert whole.shape == (NODES, 1000)
@@ -42,7 +42,7 @@ def contract(mask) -> None:
 
 @pytest.mark.parametrize("mask", MASKS.values(), ids=MASKS)
 def test_contract(mask):
-    contract(mask)
+    assert_contract(mask)
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class ByPosition:
 
 def test_the_contract_can_fail():
     with pytest.raises(AssertionError):
-        contract(ByPosition())
+        assert_contract(ByPosition())
 
 
 def z_scores(counts: np.ndarray, expected: np.ndarray, n: int = MANY) -> np.ndarray:

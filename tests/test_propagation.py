@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import unimarg as um
+from networks import states_order
 from unimarg.encoding import one_hot
 from unimarg.propagation import Propagation, Sums, by_blocks
 
@@ -44,7 +45,7 @@ def beliefs(net, states, rounds, likelihoods=None):
         known, values[group] = known.at[:, ragged.place[i]].set(True), values[group].at[:, j].set(likelihood)
     logits = jax.jit(lambda k, v: propagation.logits(k, v, accelerated=False))(known, values)
     parts = [np.exp(p).reshape(len(states), -1) for p in ragged.log_softmax(logits)]
-    return np.concatenate(parts, axis=1)[:, ragged.states_order]
+    return np.concatenate(parts, axis=1)[:, states_order(ragged)]
 
 
 @pytest.mark.parametrize("seed", range(2))

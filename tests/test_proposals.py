@@ -12,10 +12,11 @@ from scipy.stats import chi2
 
 from models import random_model
 from networks import enumerate_all, random_evidence, random_network
-from unimarg import Network, NoisyMax, Variable, conditionals
-from unimarg.conditionals import Conditionals, Frame, Query
+from unimarg import Network, NoisyMax, Variable, conditionals, frame
+from unimarg.conditionals import Conditionals, Query
 from unimarg.counter import key_from_seed
 from unimarg.evidence import Evidence
+from unimarg.frame import Frame
 from unimarg.importance import first_sample
 from unimarg.proposals.adaptive import adapt
 from unimarg.proposals.hybrid import hybrid
@@ -67,8 +68,8 @@ def frames() -> dict[str, Frame]:
         ("binary", noisy_network(3, most=2), 15),
     ]:
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(conditionals, "EXPANDED", expanded)
-            patch.setattr(conditionals, "LEAST_CAPACITY", 1 << 14)
+            patch.setattr(frame, "EXPANDED", expanded)
+            patch.setattr(frame, "LEAST_CAPACITY", 1 << 14)
             out[name] = Frame(net)
         out[name].alive = net
     return out
@@ -213,7 +214,7 @@ def log_weights(case: Case, given: Conditionals, states: np.ndarray) -> np.ndarr
     return np.concatenate(out).astype(np.float64)
 
 
-def contract(case: Case, given: Conditionals) -> tuple[Outcomes, np.ndarray]:
+def assert_contract(case: Case, given: Conditionals) -> tuple[Outcomes, np.ndarray]:
     """The outcomes and their log weights, if all is well."""
     every = outcomes(case, given)
     log_t, log_w = every.log_target, log_weights(case, given, every.states)
@@ -223,12 +224,14 @@ def contract(case: Case, given: Conditionals) -> tuple[Outcomes, np.ndarray]:
     assert np.log(np.exp(log_t).sum()) == pytest.approx(enumerate_all(case.frame.net, case.query.evidence)[0], abs=1e-9)
     q = np.where(possible, np.exp(log_t - np.where(possible, log_w, 0)), 0)
     drawn, drawn_w = (np.asarray(a) for a in trace(case.frame.shape, given, key_from_seed(1), first_sample(0), DRAWS))
-    follows(every.states, q, log_w, drawn[: int(given.drawn)].T, drawn_w)
-    thresholds(given)
+    assert_follows(every.states, q, log_w, drawn[: int(given.drawn)].T, drawn_w)
+    assert_thresholds(given)
     return every, log_w
 
 
-def follows(states: np.ndarray, q: np.ndarray, log_w: np.ndarray, drawn: np.ndarray, drawn_w: np.ndarray, missing: float = TIGHT) -> None:
+def assert_follows(
+    states: np.ndarray, q: np.ndarray, log_w: np.ndarray, drawn: np.ndarray, drawn_w: np.ndarray, missing: float = TIGHT
+) -> None:
     """Draws with a weight follow q, have the weights of their states, and the others make up what q lacks."""
     assert not np.isnan(drawn_w).any()
     dead = np.isneginf(drawn_w)
@@ -246,7 +249,7 @@ def follows(states: np.ndarray, q: np.ndarray, log_w: np.ndarray, drawn: np.ndar
     assert chi2.sf(((o - e)[kept] ** 2 / e[kept]).sum(), max(kept.sum() - 1, 1)) > SURE
 
 
-def thresholds(given: Conditionals) -> None:
+def assert_thresholds(given: Conditionals) -> None:
     """What tables are inverted by are their probabilities' tails: more digits than draws can show."""
     tails = np.asarray(given.prob, dtype=np.float64)
     high = np.asarray(given.high) / 2.0**32
@@ -262,27 +265,29 @@ def thresholds(given: Conditionals) -> None:
 @pytest.mark.parametrize(("name", "number"), CASES)
 def test_every_proposal_keeps_the_contract(name, number, proposal):
     case = case_of(name, number)
-    contract(case, PROPOSALS[proposal](case).finish())
+    assert_contract(case, PROPOSALS[proposal](case).finish())
 
 
 # --- what is particular to one
 
 
-def rejected(case: Case, given: Conditionals) -> None:
+def assert_rejected(case: Case, given: Conditionals) -> None:
     with pytest.raises(AssertionError):
-        contract(case, given)
+        assert_contract(case, given)
 
 
 @pytest.mark.parametrize("name", ["tables", "noisy"])
 def test_the_contract_rejects_a_density_off_by_a_thousandth_at_one_node(name):
     case = case_of(name, 1)
     given = message(case.frame, case.query, lambdas(case), False).finish()
-    contract(case, given)
+    assert_contract(case, given)
     begin = int(case.frame.offset[0])
-    rejected(case, given._replace(log_ratio=given.log_ratio.at[begin : begin + int(case.frame.padded[0])].add(1e-3)))  # in the weights
-    rejected(case, given._replace(high=given.high.at[begin].add(4_300_000)))  # in what is drawn
+    assert_rejected(
+        case, given._replace(log_ratio=given.log_ratio.at[begin : begin + int(case.frame.padded[0])].add(1e-3))
+    )  # in the weights
+    assert_rejected(case, given._replace(high=given.high.at[begin].add(4_300_000)))  # in what is drawn
     steps = given.steps
-    rejected(case, given._replace(steps=steps._replace(context=steps.context[:, ::-1])))  # a table read at the wrong parents
+    assert_rejected(case, given._replace(steps=steps._replace(context=steps.context[:, ::-1])))  # a table read at the wrong parents
 
 
 def test_densities_are_those_of_the_definitions():
@@ -355,7 +360,7 @@ def test_adaptive_keeps_the_contract_and_does_no_harm(name):
         draft = hybrid(case.frame, case.query, beliefs(case), 0.5, False)
 
         def share(given: Conditionals, case: Case = case) -> float:
-            every, log_w = contract(case, given)
+            every, log_w = assert_contract(case, given)
             live = np.isfinite(log_w) & np.isfinite(every.log_target)
             w, t = np.exp(log_w[live]), np.exp(every.log_target[live])
             return t.sum() ** 2 / (t @ w)  # (E w)^2 / E w^2
@@ -371,7 +376,7 @@ def test_a_belief_in_nothing_possible_and_states_that_fit_nothing_are_no_harm():
     u = np.zeros((len(frame.net), 3))
     u[:, 0] = 1.0  # z and m can only be 2
     for draft in (independent(frame, case.query, u, False), hybrid(frame, case.query, u, 0.3), lookahead(frame, case.query)):
-        contract(case, draft.finish())
+        assert_contract(case, draft.finish())
 
 
 @pytest.mark.parametrize("options", [{}, {"heads": ("marginal", "message")}, {"preset": "default", "student": 16}])
@@ -388,6 +393,6 @@ def test_sequential_draws_follow_their_density(options):
         rows, first = np.unique(states.T[live], axis=0, return_index=True)
         target = net.log_probability(rows) + np.log(query.likelihood[np.arange(len(net)), rows]).sum(axis=1)
         weights = log_w[live][first].astype(np.float64)
-        follows(rows, np.exp(target - weights), weights, states.T, log_w, missing=5 / DRAWS)
+        assert_follows(rows, np.exp(target - weights), weights, states.T, log_w, missing=5 / DRAWS)
         w = np.where(live, np.exp(log_w - enumerate_all(net, evidence)[0]), 0)
         assert abs(w.mean() - 1) < 4.5 * w.std() / np.sqrt(DRAWS)

@@ -20,6 +20,8 @@ import typer
 from unimarg.errors import EvidenceError, UnimargError, UsageError, closest
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from unimarg.marginalizer import Marginalizer
     from unimarg.network import Network
 
@@ -534,12 +536,18 @@ def evaluate(
         write_bytes(str(markdown), comparison.markdown(table).encode())
     if plot is not None:
         save_comparison(table, plot)
-    if as_json:
-        found = comparison.summary(table).to_dict("records")
-        finite = [{k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in row.items()} for row in found]
-        return print(json.dumps({"summary": finite, "remarks": list(comparison.remarks(table))}, indent=2))
-    terminal.console().print(terminal.summary(comparison.summary(table)))
-    return terminal.console().print(*comparison.remarks(table), sep="\n", markup=False)
+    _show_comparison(table, as_json)
+
+
+def _show_comparison(table: pd.DataFrame, as_json: bool) -> None:
+    from unimarg import comparison, terminal
+
+    found, remarks = comparison.summary(table), list(comparison.remarks(table))
+    if not as_json:
+        terminal.console().print(terminal.summary(found))
+        return terminal.console().print(*remarks, sep="\n", markup=False)
+    finite = [{k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in row.items()} for row in found.to_dict("records")]
+    return print(json.dumps({"summary": finite, "remarks": remarks}, indent=2))
 
 
 EXPERIMENTS = ("table1", "figure1", "table2", "appendix-b")

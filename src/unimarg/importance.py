@@ -19,9 +19,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from unimarg.conditionals import TABLE_MEAN, Conditionals, Frame, Query
+from unimarg.conditionals import TABLE_MEAN, Conditionals, Query
 from unimarg.counter import Key, key_from_seed
 from unimarg.diagnostics import k_hat, tail_size, zero_count_error
+from unimarg.frame import Frame
 from unimarg.layout import MAX_NODES
 from unimarg.network import Floats
 from unimarg.posterior import Posterior

@@ -17,9 +17,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from unimarg.conditionals import Draft, Frame, Query, frame_of
+from unimarg.conditionals import Draft, Query
 from unimarg.errors import ImpossibleEvidenceError, TooExpensiveError, UsageError, closest, whole_number
 from unimarg.evidence import parse_evidence
+from unimarg.frame import Frame, frame_of
 from unimarg.importance import DEFAULT_SAMPLES, MAX_SAMPLES, Draw, Estimator, Limits
 from unimarg.network import Floats, Network
 from unimarg.posterior import Posterior

@@ -67,13 +67,6 @@ class Ragged:
         states = np.arange(self.largest - 1)
         return np.where(states < cards[:, None] - 1, starts[:, None] + states, self.slots)
 
-    @cached_property
-    def states_order(self) -> Ints:
-        """For each (node, state) of the network in order, its place when the groups ``[nodes, K]`` are laid side by side."""
-        starts = np.cumsum([0, *(self.cards[i] for i in self.order)])[:-1]
-        by_node = dict(zip(self.order.tolist(), starts.tolist(), strict=True))
-        return np.concatenate([by_node[i] + np.arange(k) for i, k in enumerate(self.cards)])
-
     def split(self, slots: jax.Array) -> Parts:
         """``[..., slots]`` as one ``[..., nodes, K - 1]`` for each group."""
         out, at = [], 0

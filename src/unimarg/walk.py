@@ -42,10 +42,10 @@ from unimarg.conditionals import (
     Conditionals,
     Edges,
     Mean,
-    Shape,
     Step,
 )
 from unimarg.counter import Key, words
+from unimarg.frame import Shape
 
 assert (PLAIN_TABLE, TABLE, PLAIN_NOISY, NOISY, TILTED) == (0, 1, 2, 3, 4)  # the order of the branches below
 BINARY = 3  # branches further on, those of noisy-max nodes are repeated for two states

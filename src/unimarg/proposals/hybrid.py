@@ -14,9 +14,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from unimarg.conditionals import FLOOR, Draft, Frame, Query, normalised
+from unimarg.conditionals import FLOOR, Draft, Query, normalised
 from unimarg.counter import Key, key_from_seed, words
 from unimarg.errors import UsageError, closest
+from unimarg.frame import Frame
 from unimarg.importance import Draw, chunk_size, first_sample
 from unimarg.network import Floats, Ints, Network
 from unimarg.walk import walk

@@ -25,7 +25,8 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
-from unimarg.conditionals import Draft, Edges, Frame, Link, Query, normalised, pad_rows
+from unimarg.conditionals import Draft, Edges, Link, Query, normalised, pad_rows
+from unimarg.frame import Frame
 from unimarg.mechanism import NoisyMax, pmf_from_log_cdf
 from unimarg.network import Floats
 

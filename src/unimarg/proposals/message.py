@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from unimarg.conditionals import Draft, Frame, Query
+from unimarg.conditionals import Draft, Query
+from unimarg.frame import Frame
 from unimarg.network import Floats
 
 

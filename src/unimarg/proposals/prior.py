@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from unimarg.conditionals import Draft, Frame, Query
+from unimarg.conditionals import Draft, Query
+from unimarg.frame import Frame
 
 
 def prior(frame: Frame, query: Query, structure: bool = True) -> Draft:

@@ -11,9 +11,10 @@ from __future__ import annotations
 import numpy as np
 from matplotlib.figure import Figure
 
-from unimarg.conditionals import Query, frame_of
+from unimarg.conditionals import Query
 from unimarg.counter import key_from_seed
 from unimarg.evidence import parse_evidence
+from unimarg.frame import frame_of
 from unimarg.importance import first_sample
 from unimarg.network import Network, Variable
 from unimarg.plots import save

@@ -1,0 +1,223 @@
+"""A network prepared for walks: what every query of it shares.
+
+An order of drawing, every table P(x_i | pa_i) as rows of one long array, and the noisy-max nodes that are too large for tables. Its
+shapes are those of every ``Conditionals``.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+import weakref
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+
+from unimarg.layout import Kind, NoisyBlocks, noisy_blocks, power_of_two
+from unimarg.network import Floats, Ints, Network, NoisyMax
+from unimarg.support import Support
+
+EXPANDED = 1 << 8  # entries up to which a noisy-max is taken as a table
+LEAST_CAPACITY, GROWTH = 1 << 19, 2  # entries of all tables together, and relative to the network's own
+MOST_CONTEXTS = 24  # nodes that a proposal's table may depend on; the network's own may have more
+MOST_LINKS = 1 << 13  # links of noisy-max nodes that a walk may have beside the nodes themselves
+
+
+class Shape(NamedTuple):
+    """What the compiled program depends on."""
+
+    nodes: int
+    card: int  # the largest
+    dtype: str
+
+
+class Frame:
+    """A network prepared for walks; see the module docstring."""
+
+    def __init__(self, net: Network):
+        # weakly, so that the cache of frames lets networks go
+        self._net = weakref.ref(net)
+        sizes = [math.prod(map(float, (*m.parent_cards, m.card))) for m in net.mechanisms]
+        self.large = np.array([isinstance(m, NoisyMax) and s > EXPANDED for m, s in zip(net.mechanisms, sizes, strict=True)])
+        self.order = drawing_order(net, self.large)
+        self.when = np.argsort(self.order)
+        self.padded = np.array([power_of_two(int(k)) for k in net.cards])
+        self._lay_out(net)
+        self.most_contexts = max(MOST_CONTEXTS, *(len(pa) for i, pa in enumerate(net.parents) if not self.large[i]), 1)
+        self._noisy(net)
+
+    @property
+    def net(self) -> Network:
+        net = self._net()
+        assert net is not None
+        return net
+
+    def _lay_out(self, net: Network) -> None:
+        """All tables as rows of one array for each padded number of states, these one after another."""
+        self.offset = np.zeros(len(net), dtype=np.int64)
+        self.tables: list[Floats] = []  # [rows, padded card]
+        self.row_node: list[Ints] = []
+        at = 0
+        for card in sorted(set(self.padded.tolist())):
+            parts, owners = [], []
+            for i in np.flatnonzero((self.padded == card) & ~self.large):
+                flat = net.mechanisms[i].expand().reshape(-1, net.cards[i])
+                self.offset[i] = at
+                at += len(flat) * card
+                parts.append(np.pad(flat, ((0, 0), (0, card - flat.shape[1]))))
+                owners.append(np.full(len(flat), i))
+            if parts:
+                self.tables.append(np.concatenate(parts))
+                self.row_node.append(np.concatenate(owners))
+        self.entries = at
+        self.capacity = power_of_two(max(LEAST_CAPACITY, GROWTH * at))
+
+    def _noisy(self, net: Network) -> None:
+        """Noisy-max nodes too large for tables."""
+        members = np.flatnonzero(self.large)
+        self.noisy_number = np.zeros(len(net), dtype=np.int64)
+        self.noisy_number[members] = np.arange(len(members))
+        self.blocks, self.noisy_card, self.arcs = None, 2, Arcs.none(len(net))
+        if len(members):
+            self.noisy_card = int(max(2, *net.cards[members]))
+            parent_card = max(int(net.cards[p]) for i in members for p in net.parents[i])
+            kind = Kind(True, 0, self.noisy_card, parent_card, False)
+            self.blocks = noisy_blocks(net, kind, [[int(i)] for i in members], np.arange(len(net)), 1)
+            self.arcs = Arcs.make(net, members, self.blocks)
+        self.links = min(MOST_LINKS, sum(len(pa) for pa, m in zip(net.parents, net.mechanisms, strict=True) if isinstance(m, NoisyMax)))
+
+    @cached_property
+    def shape(self) -> Shape:
+        cards = self.net.cards
+        dtype = "int8" if cards.max() <= 127 else "int16" if cards.max() < 2**15 else "int32"
+        return Shape(len(cards), int(cards.max()), dtype)
+
+    def parents_of(self, nodes: Ints) -> Ints:
+        """All parents of some nodes."""
+        return np.concatenate([self._parents[i] for i in nodes]) if len(nodes) else nodes
+
+    @cached_property
+    def _parents(self) -> list[Ints]:
+        return [np.array(pa, dtype=np.int64) for pa in self.net.parents]
+
+    @cached_property
+    def expanded(self) -> list[Floats]:
+        """P(x_i | pa_i) of every node as a table, ``[*parent cards, card]``; a large noisy-max has none."""
+        return [np.ones(()) if large else m.expand() for m, large in zip(self.net.mechanisms, self.large, strict=True)]
+
+    @cached_property
+    def factors(self) -> list[tuple[tuple[int, ...], Floats]]:
+        """P(x_i | pa_i) of every table with its nodes in the order of drawing; a large noisy-max has none."""
+        out: list[tuple[tuple[int, ...], Floats]] = []
+        for i, (pa, table) in enumerate(zip(self.net.parents, self.expanded, strict=True)):
+            scope = () if self.large[i] else (*pa, i)
+            axes = sorted(range(len(scope)), key=lambda a: self.when[scope[a]])
+            out.append((tuple(scope[a] for a in axes), np.ascontiguousarray(np.transpose(table, axes))))
+        return out
+
+    @cached_property
+    def support(self) -> Support:
+        return Support(self.net)
+
+    @cached_property
+    def ranges(self) -> Floats:
+        """How far P(x_i = k | pa_i) varies over the parents' states, ``[nodes, card]``; 1 for a large noisy-max."""
+        out = np.ones((len(self.net), int(self.net.cards.max())))
+        for i in np.flatnonzero(~self.large):
+            rows = self.expanded[i].reshape(-1, self.net.cards[i])
+            out[i, : rows.shape[1]] = rows.max(axis=0) - rows.min(axis=0)
+        return out
+
+    @cached_property
+    def family_contexts(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """(contexts, context, strides) of the tables as the network has them."""
+        net = self.net
+        contexts = np.zeros(len(net), dtype=np.int32)
+        context = np.zeros((len(net), self.most_contexts), dtype=np.int32)
+        strides = np.zeros_like(context)
+        for i, pa in enumerate(net.parents):
+            if not self.large[i]:
+                contexts[i] = len(pa)
+                context[i, : len(pa)] = pa
+                strides[i, : len(pa)] = strides_of([int(net.cards[p]) for p in pa], int(self.padded[i]))
+        return contexts, context, strides
+
+
+class Arcs(NamedTuple):
+    """Arcs into the large noisy-max nodes, by parent."""
+
+    first: Ints  # [nodes + 1]: where the arcs of each parent begin
+    parent: Ints
+    child: Ints  # number among the large noisy-max nodes
+    effect: Floats  # [arcs, parent card, card - 1]
+
+    @classmethod
+    def none(cls, nodes: int) -> Arcs:
+        empty = np.zeros(0, dtype=np.int64)
+        return cls(np.zeros(nodes + 1, dtype=np.int64), empty, empty, np.zeros((0, 2, 1)))
+
+    @classmethod
+    def make(cls, net: Network, members: Ints, blocks: NoisyBlocks) -> Arcs:
+        found = sorted((p, c, j) for c, i in enumerate(members) for j, p in enumerate(net.parents[i]))
+        parent, child, j = (np.array(a) for a in zip(*found, strict=True))
+        effect = np.pad(np.asarray(blocks.steps, dtype=np.float64)[child, 0, j], ((0, 0), (1, 0), (0, 0)))  # state 0 has none
+        return cls(np.searchsorted(parent, np.arange(len(net) + 1)), parent, child, effect)
+
+
+def strides_of(cards: list[int], inner: int) -> list[int]:
+    """Of the axes of an array ``[*cards, inner]`` in entries."""
+    out = [inner]
+    for card in cards[:0:-1]:
+        out.append(out[-1] * card)
+    return out[::-1] if cards else []
+
+
+_frames: dict[int, Frame] = {}
+
+
+def frame_of(net: Network) -> Frame:
+    """The frame of a network, made once."""
+    found = _frames.get(id(net))
+    if found is None:
+        found = _frames[id(net)] = Frame(net)
+        weakref.finalize(net, _frames.pop, id(net), None)
+    return found
+
+
+def drawing_order(net: Network, large: np.ndarray) -> Ints:
+    """Parents first; among such orders one whose reverse, as an order of elimination, joins few variables at a time."""
+    logs = np.log2(net.cards.astype(float))
+    waiting = [len(c) for c in net.children]
+    neighbours: list[set[int]] = [set() for _ in range(len(net))]  # of a node's factors among those left
+
+    def join(scope: set[int]) -> None:
+        for v in scope:
+            neighbours[v] |= scope
+
+    for i, pa in enumerate(net.parents):
+        if not large[i]:
+            join({i, *pa})
+    queue = [(sum(logs[v] for v in neighbours[i]), i) for i, w in enumerate(waiting) if w == 0]
+    heapq.heapify(queue)
+    order: list[int] = []
+    gone = np.zeros(len(net), dtype=bool)
+    while queue:
+        size, i = heapq.heappop(queue)
+        now = sum(logs[v] for v in neighbours[i])
+        if gone[i] or (now > size and queue and now > queue[0][0]):
+            if not gone[i]:
+                heapq.heappush(queue, (now, i))
+            continue
+        gone[i] = True
+        order.append(i)
+        rest = neighbours[i] - {i}
+        for v in rest:
+            neighbours[v].discard(i)
+        if len(rest) <= 24:  # beyond, they would not be joined anyway
+            join(rest)
+        for p in net.parents[i]:
+            waiting[p] -= 1
+            if waiting[p] == 0:
+                heapq.heappush(queue, (sum(logs[v] for v in neighbours[p]), p))
+    return np.array(order[::-1], dtype=np.int64)
