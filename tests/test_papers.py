@@ -9,7 +9,7 @@ import pytest
 import unimarg as um
 from models import random_model
 from test_cli import run
-from unimarg.cli import EXPERIMENTS
+from unimarg.cli.judge import EXPERIMENTS
 from unimarg.errors import FormatError, UsageError
 from unimarg.evaluation import errors, evidence_sets
 from unimarg.query import Asked

@@ -1,0 +1,56 @@
+"""The command line: thin functions over the library, a file for each verb or two.
+
+A user's mistake ends with one sentence on standard error and exit code 2, never with a traceback.
+"""
+
+from __future__ import annotations
+
+import io
+import sys
+import warnings
+from collections.abc import Sequence
+
+from unimarg.cli import inspect, judge, query, sample, train  # noqa: F401  each adds its verbs
+from unimarg.cli.common import app
+from unimarg.errors import UnimargError
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """The entry point of ``unimarg``."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # a name that the terminal cannot show is no reason to fail
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("default", UserWarning)
+            warnings.showwarning = _warn
+            app(arguments)
+    except UnimargError as e:
+        _fail(str(e))
+    except BrokenPipeError:
+        sys.stderr.close()  # the reader of a pipe has gone: nothing to say
+        sys.exit(1)
+    except OSError as e:
+        _fail(f"{e.filename}: {e.strerror}" if e.filename else str(e))
+
+
+def _warn(message: Warning | str, *_: object, **__: object) -> None:
+    print(f"unimarg: note: {message}", file=sys.stderr)
+
+
+def _fail(message: str) -> None:
+    print(f"unimarg: {message}", file=sys.stderr)
+    sys.exit(2)
+
+
+@app.callback()
+def _root() -> None:
+    """Inference in large Bayesian networks: fast, and with a number that says how far to trust it."""
+
+
+@app.command()
+def demo() -> None:
+    """A minute with unimarg, on the networks that come with it."""
+    from unimarg.demo import run
+
+    run()

@@ -1,0 +1,100 @@
+"""What the verbs share: the application, options, and how arguments become networks, models and evidence."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from unimarg.errors import EvidenceError, UsageError, closest
+
+if TYPE_CHECKING:
+    from unimarg.marginalizer import Marginalizer
+    from unimarg.network import Network
+
+
+app = typer.Typer(
+    no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, context_settings={"help_option_names": ["-h", "--help"]}
+)
+
+NetworkArgument = Annotated[str, typer.Argument(metavar="NETWORK", help="A network file, or the name of an example: asia, alarm, clinic.")]
+ModelArgument = Annotated[str, typer.Argument(metavar="NETWORK", help="A trained model (.um), a network file, or the name of an example.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for a program to read.")]
+EvidenceOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "-e",
+        "--evidence",
+        metavar="NAME=STATE",
+        help="A finding, or a likelihood: NAME=yes:0.9,no:0.2 (0 if left out). Repeatable.",
+    ),
+]
+CaseOption = Annotated[Path | None, typer.Option("--case", help="A JSON file with evidence as an object.")]
+SeedOption = Annotated[int, typer.Option(help="The same seed gives the same answer.")]
+
+
+def model_of(source: str) -> Marginalizer | None:
+    """The trained model in a .um file, else None."""
+    if not source.lower().endswith(".um"):
+        return None
+    from unimarg.checkpoint import load_model
+
+    return load_model(source)
+
+
+def network_of(source: str) -> Network:
+    from unimarg.examples import example, example_names
+    from unimarg.formats import load
+
+    if source in example_names() and not Path(source).exists():
+        return example(source)
+    if source and Path(source).is_dir():
+        raise UsageError(f"{source} is a folder, not a network file")
+    if not source or not (Path(source).suffix or Path(source).exists()):
+        raise UsageError(f"there is neither a file nor an example {source!r}; {closest(source, example_names())}")
+    return load(source)
+
+
+def findings_of(net: Network, case: Path | None, evidence: Sequence[str]) -> dict[str, Any]:
+    """What the case file and the options say; a case may be amended, but two options on one variable are a mistake."""
+    given: dict[str, Any] = {}
+    for name, value in (_finding(net, text) for text in evidence):
+        if given.setdefault(name, value) != value:
+            raise EvidenceError(f"two findings on {name!r}: {given[name]!r} and {value!r}")
+    return _case(case) | given
+
+
+def _case(path: Path | None) -> dict[str, Any]:
+    if path is None:
+        return {}
+    try:
+        case = json.loads(path.read_bytes())
+    except (ValueError, RecursionError) as e:
+        raise EvidenceError(f"{path} is not JSON: {e}") from None
+    if not isinstance(case, dict):
+        raise EvidenceError(f"{path} must hold one JSON object, from variable to state")
+    return case
+
+
+def _finding(net: Network, text: str) -> tuple[str, Any]:
+    """NAME=STATE or NAME=state:likelihood,...; a name or a label may hold '=', ':' or ',' itself."""
+    cuts = [i for i, c in enumerate(text) if c == "="]
+    if not cuts:
+        raise EvidenceError(f"evidence is given as NAME=STATE, not {text!r}")
+    cut = next((i for i in cuts if text[:i] in net.index), cuts[0])
+    name, value = text[:cut], text[cut + 1 :]
+    if name in net.index and value in net.variables[net.index[name]].states:
+        return name, value
+    if ":" not in value:
+        return name, int(value) if value.isdecimal() and len(value) < 10 else value
+    likelihood: dict[str, float] = {}
+    for part in value.split(","):
+        state, _, number = part.rpartition(":")
+        try:
+            likelihood[state] = float(number)
+        except ValueError:
+            raise EvidenceError(f"the likelihood of {name!r} is given as state:number,state:number, not {value!r}") from None
+    return name, likelihood

@@ -1,0 +1,99 @@
+"""``unimarg info`` and ``unimarg convert``."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from unimarg.cli.common import JsonOption, ModelArgument, NetworkArgument, app, model_of, network_of
+
+if TYPE_CHECKING:
+    from unimarg.marginalizer import Marginalizer
+    from unimarg.network import Network
+
+
+@app.command()
+def info(network: ModelArgument, as_json: JsonOption = False) -> None:
+    """Describe a network or a trained model.
+
+    Example: unimarg info alarm
+    """
+    model = model_of(network)
+    facts = network_facts(network_of(network)) if model is None else network_facts(model.net) | model_facts(model)
+    if as_json:
+        return print(json.dumps(facts, indent=2))
+    from unimarg import terminal
+
+    terminal.console().print(terminal.columns((name.replace("_", " "), _fact(value)) for name, value in facts.items() if value != {}))
+    return None
+
+
+def _fact(value: object) -> str:
+    if isinstance(value, dict):
+        return ", ".join(f"{k} ({v})" for k, v in value.items())
+    return f"{value:,}" if isinstance(value, int) else str(value)
+
+
+def network_facts(net: Network) -> dict[str, Any]:
+    from unimarg.network import NoisyMax
+
+    groups: dict[str, int] = {}
+    for v in net.variables:
+        if v.group:
+            groups[v.group] = groups.get(v.group, 0) + 1
+    return {
+        "name": net.name,
+        "variables": len(net),
+        "arcs": net.arc_count,
+        "parameters": net.parameter_count,
+        "noisy_max_nodes": sum(isinstance(m, NoisyMax) for m in net.mechanisms),
+        "most_parents": max(len(pa) for pa in net.parents),
+        "most_states": int(net.cards.max()),
+        "levels": int(net.levels.max()) + 1,
+        "groups": groups,
+    }
+
+
+def model_facts(model: Marginalizer) -> dict[str, Any]:
+    import jax
+
+    architecture, history = model.recipe.architecture, model.history
+    return {
+        "preset": model.recipe.preset,
+        "hidden": " x ".join(map(str, architecture.hidden)) + (" (residual)" if architecture.residual else ""),
+        "heads": ", ".join(architecture.heads),
+        "student_units": model.recipe.student,
+        "weights": sum(a.size for a in jax.tree.leaves((model.trunk, model.student))),
+        "encoding": model.recipe.encoding,
+        "steps": history.get("steps"),
+        "training_samples": history.get("samples"),
+        "training_seconds": history.get("seconds"),
+        "loss": history.get("loss"),
+        **({"held_out_error": history["held_out"][-1][1]} if history.get("held_out") else {}),
+        "seed": history.get("seed"),
+        "finished": history.get("steps") == history.get("planned_steps"),
+    }
+
+
+@app.command()
+def convert(
+    source: NetworkArgument,
+    target: Annotated[Path, typer.Argument(help="The file to write: .bif .xmlbif .net .uai .xdsl, each also with .gz.")],
+    as_json: JsonOption = False,
+) -> None:
+    """Read a network in one format and write it in another.
+
+    Example: unimarg convert alarm.bif alarm.xdsl
+    """
+    from unimarg.formats import save
+
+    net = network_of(source)
+    save(net, target)
+    print(
+        json.dumps({"file": str(target), **network_facts(net)}, indent=2)
+        if as_json
+        else f"{target}: {len(net)} variables, {net.arc_count} arcs"
+    )

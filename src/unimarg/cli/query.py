@@ -1,0 +1,169 @@
+"""``unimarg query``: marginals, combinations, the most probable state."""
+
+from __future__ import annotations
+
+import json
+import math
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from unimarg.cli.common import CaseOption, EvidenceOption, JsonOption, ModelArgument, SeedOption, app, findings_of, model_of, network_of
+from unimarg.errors import UsageError
+
+if TYPE_CHECKING:
+    from unimarg.marginalizer import Marginalizer
+    from unimarg.network import Network
+
+
+@app.command()
+def query(
+    network: ModelArgument,
+    evidence: EvidenceOption = None,
+    case: CaseOption = None,
+    target: Annotated[list[str] | None, typer.Option("-t", "--target", help="A variable to report; all if not given. Repeatable.")] = None,
+    method: Annotated[
+        str,
+        typer.Option(
+            help="auto, exact, prior, lookahead, adaptive; of a trained model also um (one pass), independent, hybrid, message, sequential."
+        ),
+    ] = "auto",
+    samples: Annotated[int | None, typer.Option(help="Draw so many, whatever the error, unless a target error is given too.")] = None,
+    target_error: Annotated[
+        float | None, typer.Option(help="Stop when the largest standard error is below; 0.005 if neither this nor --samples is given.")
+    ] = None,
+    seconds: Annotated[float | None, typer.Option(help="Stop drawing after this time.")] = None,
+    beta: Annotated[str | None, typer.Option(help="Of hybrid: how much of the network, 0 to 1, or 'fit' to try a few.")] = None,
+    structure: Annotated[
+        bool, typer.Option("--structure/--no-structure", help="Whether nodes without findings below keep their tables; the paper: no.")
+    ] = True,
+    seed: SeedOption = 0,
+    memory: Annotated[float, typer.Option(help="GiB that --method exact may use.")] = 4.0,
+    joint: Annotated[
+        list[str] | None, typer.Option("--joint", metavar="NAME", help="Report combinations of the variables named so. Repeatable.")
+    ] = None,
+    most_probable: Annotated[bool, typer.Option("--most-probable", help="Report the most probable state of all variables.")] = False,
+    plot: Annotated[Path | None, typer.Option("--plot", help="Draw the marginals too: .png, .svg or .pdf.")] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Posterior marginals given evidence, with their errors and how far to trust them. Exit code 1 where they are not to be trusted.
+
+    Example: unimarg query asia -e dysp=yes -e smoke=no -t lung
+    """
+    model = model_of(network)
+    net = network_of(network) if model is None else model.net
+    if method == "um" and model is None:
+        raise UsageError(f"method 'um' needs a trained model, which {network} is not; make one with: unimarg train {network} -o model.um")
+    if not memory > 0:
+        raise UsageError(f"memory must be a positive number of GiB, not {memory}")
+    if plot is not None:
+        _check_plot(plot, alone=not (joint or most_probable))
+    findings = findings_of(net, case, evidence or [])
+    if most_probable:
+        return _query_most_probable(model or net, findings, seed, as_json)
+    if target_error is None and samples is None:
+        target_error = 0.005
+    options = {
+        "samples": samples,
+        "target_error": target_error,
+        "seconds": seconds,
+        "beta": _beta(beta),
+        "structure": structure,
+        "seed": seed,
+    }
+    if joint:
+        return _query_joint(model or net, findings, joint, method, options, as_json)
+    return _query_marginals(model or net, findings, target, method, options, memory, plot, as_json)
+
+
+def _check_plot(path: Path, alone: bool) -> None:
+    from unimarg.plots import check_path
+
+    if not alone:
+        raise UsageError("--plot draws marginals: it does not go with --joint or --most-probable")
+    check_path(path)
+
+
+def _beta(text: str | None) -> str | float | None:
+    if text is None or text == "fit":
+        return text
+    try:
+        return float(text)
+    except ValueError:
+        raise UsageError(f"beta must be a number or 'fit', not {text!r}") from None
+
+
+def _query_marginals(
+    source: Network | Marginalizer,
+    findings: dict[str, Any],
+    target: list[str] | None,
+    method: str,
+    options: dict[str, Any],
+    memory: float,
+    plot: Path | None,
+    as_json: bool,
+) -> None:
+    from unimarg import terminal
+    from unimarg.marginalizer import Marginalizer
+
+    if method == "exact":
+        from unimarg.exact import exact
+
+        net = source.net if isinstance(source, Marginalizer) else source
+        post = exact(net, findings, target or None, memory=memory * 2**30)
+    else:
+        from unimarg.query import infer
+
+        ask: Any = source.query if isinstance(source, Marginalizer) else partial(infer, source)
+        with terminal.sampling_bar(options["samples"], options["seconds"]) as progress:
+            post = ask(findings, target or None, method=method, progress=progress, **options)
+    shown = [name for name in post if target or name not in findings] or list(post)
+    if plot is not None:
+        from unimarg.plots import save_posterior
+
+        save_posterior(post, shown, plot)
+    if as_json:
+        print(json.dumps(post.to_dict() | {"evidence": findings, "seed": options["seed"]}, indent=2))
+    else:
+        terminal.console().print(terminal.bars(post, shown), terminal.trust(post), sep="\n")
+    _distrust(post.status)
+
+
+def _distrust(status: str) -> None:
+    if status == "failed":
+        raise typer.Exit(1)
+
+
+def _query_joint(
+    source: Network | Marginalizer, findings: dict[str, Any], names: list[str], method: str, options: dict[str, Any], as_json: bool
+) -> None:
+    from unimarg import terminal
+    from unimarg.joint_posterior import joint
+    from unimarg.marginalizer import Marginalizer
+
+    ask: Any = source.joint if isinstance(source, Marginalizer) else partial(joint, source)
+    with terminal.sampling_bar(options["samples"], options["seconds"]) as progress:
+        frame = ask(findings, names, method=method, progress=progress, **options)
+    facts = {str(k): v if not isinstance(v, float) or math.isfinite(v) else None for k, v in frame.attrs.items()}
+    if as_json:
+        print(json.dumps({**facts, "combinations": frame.to_dict("records"), "evidence": findings}, indent=2, allow_nan=False))
+    else:
+        terminal.console().print(terminal.combinations(frame), terminal.trust_line(frame.attrs), sep="\n")
+    _distrust(str(frame.attrs["status"]))
+
+
+def _query_most_probable(source: Network | Marginalizer, findings: dict[str, Any], seed: int, as_json: bool) -> None:
+    from unimarg import terminal
+    from unimarg.explanation import most_probable
+    from unimarg.marginalizer import Marginalizer
+
+    found = source.most_probable(findings, seed) if isinstance(source, Marginalizer) else most_probable(source, findings, seed)
+    if as_json:
+        answer = {"assignment": found.assignment, "log_probability": found.log_probability, "exact": found.exact, "seconds": found.seconds}
+        return print(json.dumps(answer | {"message": found.message, "evidence": findings}, indent=2))
+    rows = ((name, state) for name, state in found.assignment.items() if name not in findings)
+    terminal.console().print(terminal.columns(rows))
+    trust = f"{found.message}, log P(state, evidence) = {found.log_probability:.6g}, {found.seconds * 1000:.0f} ms"
+    return terminal.console().print(f"[dim]{trust}[/dim]")
