@@ -111,7 +111,7 @@ def test_a_run_looked_at_early_is_the_start_of_a_longer_one():
 
 
 def test_findings_can_fail():
-    base = {"samples": 0, "correlation": 0.5, "ess_median": 5.0, "mae": 0.01, "reference_error": 0.0}
+    base = {"samples": 0, "correlation": 0.5, "ess_median": 5.0, "share_median": 0.5, "mae": 0.01, "reference_error": 0.0}
     names = [p.name for p in sampling.PROPOSALS]
     even = [base | {"proposal": p, "samples": n} for p in names for n in (1, 2, 4, 8)]
     assert sum("not confirmed" in line for line in figure1.findings(even)) == 4
