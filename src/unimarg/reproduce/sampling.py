@@ -2,8 +2,8 @@
 
 A row for each (proposal, set, number of samples) in sampling.csv: Pearson correlation of the vectors P(X_i = 1) of unobserved nodes
 with the reference, mean and largest absolute error, Kish's ESS, k-hat. The paper's proposals are taken to the letter
-(``structure=False``), from its network of one layer; ours use the preset ``default``. Nodes that no finding lies below are estimated by
-P(x_i | pa_i), for all proposals alike.
+(``structure=False``), from its network of one layer, and once more with structure; the others use the preset ``default``.
+Nodes that no finding lies below are estimated by P(x_i | pa_i), for all proposals alike.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import numpy as np
 
 from unimarg.comparison import compare, given, stream_seed
 from unimarg.counter import Key
-from unimarg.errors import UnimargError
+from unimarg.errors import UnimargError, UsageError, closest
 from unimarg.importance import Draw, Limits, chunk_size, first_sample
 from unimarg.marginalizer import Marginalizer
 from unimarg.network import Network
@@ -57,6 +57,7 @@ def beta_name(beta: float) -> str:
 PROPOSALS = (
     *(Proposal(beta_name(b), "hybrid", "paper", b, structure=False) for b in BETAS),
     Proposal("SUM-IS", "sequential", "paper", structure=False, most=FEWER),
+    *(Proposal(f"{beta_name(b)}, structure", "hybrid", "paper", b, ours=True) for b in (0.1, 0.25, 0.5)),
     Proposal("sequential", "sequential", "default", ours=True, most=FEWER),
     Proposal("message", "message", "default", ours=True),
     Proposal("lookahead", "lookahead", ours=True),
@@ -64,8 +65,18 @@ PROPOSALS = (
 )
 
 
-def sampling_rows(setting: Setting, proposals: Iterable[Proposal] = PROPOSALS) -> tuple[list[dict[str, Any]], References]:
+def asked(setting: Setting) -> list[Proposal]:
+    """All proposals but those to be left out; each beta is needed for what the paper says of them."""
+    optional = [p.name for p in PROPOSALS if p.beta is None or p.ours]
+    for name in setting.without:
+        if name not in optional:
+            raise UsageError(f"there is no proposal {name!r} to leave out; {closest(name, optional)}")
+    return [p for p in PROPOSALS if p.name not in setting.without]
+
+
+def sampling_rows(setting: Setting) -> tuple[list[dict[str, Any]], References]:
     """Every row, those that are in the file already as they are."""
+    proposals = asked(setting)
     net = setting.net
     references = setting.references(net)
     file = setting.path("sampling.csv")

@@ -55,6 +55,7 @@ class Setting:
     seed: int = 0
     references_file: Path | None = None
     reference_samples: int = REFERENCE_SAMPLES
+    without: tuple[str, ...] = ()  # proposals to leave out
     say: Say = field(default=lambda text: None, compare=False)
 
     @property

@@ -9,7 +9,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from unimarg.plots import FILL, LINE, WHISKER, save
-from unimarg.reproduce.sampling import BETAS, PROPOSALS, Proposal, beta_name, column, common, sampling_rows
+from unimarg.reproduce.sampling import BETAS, PROPOSALS, Proposal, asked, beta_name, column, common, sampling_rows
 from unimarg.reproduce.setting import Setting
 from unimarg.rows import write_rows
 
@@ -20,7 +20,7 @@ def reproduce(setting: Setting) -> str:
     rows, _ = sampling_rows(setting)
     most = {row["proposal"]: row["samples"] for row in sorted(rows, key=lambda row: row["samples"])}
     made_by = common(rows)
-    table = [_line(rows, p, most[p.name]) | made_by for p in PROPOSALS]
+    table = [_line(rows, p, most[p.name]) | made_by for p in asked(setting)]
     save(picture(table, setting.quick), setting.path("table2.png"))
     write_rows(setting.path("table2.csv"), table)
     return setting.report("table2", table, list(findings(table)), tuple(made_by))
@@ -49,10 +49,16 @@ def findings(table: list[dict[str, Any]]) -> Iterator[str]:
     for beta in (0.1, 0.25):
         mixed, plain = ess[beta_name(beta)], ess["beta 0"]
         yield f"beta {beta:g} has more effective samples than beta 0: {_verdict(mixed > plain)} (median {mixed:,.0f} against {plain:,.0f})"
+        masked = f"{beta_name(beta)}, structure"
+        if masked in ess:
+            yield f"so does {masked}: {_verdict(ess[masked] > plain)} (median {ess[masked]:,.0f})"
     least = min(BETAS, key=lambda beta: ess[beta_name(beta)])
     yield f"beta 1 has the fewest: {_verdict(least == 1.0)} (median {ess['beta 1']:,.0f})"
-    best = max((p.name for p in PROPOSALS if p.ours), key=share.__getitem__)
-    paper = max((p.name for p in PROPOSALS if not p.ours), key=share.__getitem__)
+    ours = [p.name for p in PROPOSALS if p.ours and p.name in share]
+    paper = max((p.name for p in PROPOSALS if not p.ours and p.name in share), key=share.__getitem__)
+    if not ours:
+        return
+    best = max(ours, key=share.__getitem__)
     yield f"the best of ours is {best} (median {share[best]:.2%} of the samples), the best of the paper's {paper} ({share[paper]:.2%})"
 
 
