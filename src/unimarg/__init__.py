@@ -27,8 +27,10 @@ from unimarg.examples import example
 from unimarg.examples.medical import medical
 from unimarg.formats import load, save
 from unimarg.formats.interop import from_pgmpy, from_pyagrum, to_pgmpy, to_pyagrum
+from unimarg.influence import explain
 from unimarg.network import Network, NoisyMax, NoisyOr, Table, Variable
 from unimarg.posterior import Posterior
+from unimarg.questions import next_questions
 
 if TYPE_CHECKING:
     from unimarg.checkpoint import load_model
@@ -61,6 +63,7 @@ __all__ = [
     "evaluate",
     "exact",
     "example",
+    "explain",
     "from_pgmpy",
     "from_pyagrum",
     "infer",
@@ -69,6 +72,7 @@ __all__ = [
     "load_model",
     "medical",
     "most_probable",
+    "next_questions",
     "sample",
     "sample_posterior",
     "save",

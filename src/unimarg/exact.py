@@ -46,9 +46,14 @@ def exact(
         raise UsageError(f"targets must be a list of names, not the string {targets!r}")
     found = parse_evidence(net, evidence)
     wanted = list(range(len(net))) if targets is None else [net.find(t) for t in targets]
-    log_p, answers = _answers(net, found, wanted, memory, apart=True)
+    log_p, answers = exact_marginals(net, found, wanted, memory)
     seconds = time.perf_counter() - started
     return Posterior.exact([net.variables[i] for i in wanted], [answers[i] for i in wanted], log_p, seconds)
+
+
+def exact_marginals(net: Network, evidence: Evidence, targets: Sequence[int], memory: float) -> tuple[float, dict[int, Floats]]:
+    """log P(e), and P(x_t | e) for each target."""
+    return _answers(net, evidence, targets, memory, apart=True)
 
 
 def _answers(net: Network, evidence: Evidence, targets: Sequence[int], memory: float, *, apart: bool) -> tuple[float, dict[int, Floats]]:
