@@ -215,6 +215,25 @@ def rows_bar() -> Iterator[Callable[[int, int, str], None] | None]:
 
 
 @contextlib.contextmanager
+def scoring_bar() -> Iterator[Callable[[int, float], None]]:
+    """For the progress of ``score``: a bar on a terminal, else a line every half minute."""
+    quiet = not sys.stderr.isatty()
+    shown = (TextColumn("scoring"), BarColumn(), TextColumn("{task.description}"), TimeRemainingColumn())
+    with ProgressBar(*shown, console=Console(stderr=True), disable=quiet, transient=True) as bar:
+        task = bar.add_task("", total=1.0)
+        last = time.perf_counter()
+
+        def tell(rows: int, share: float) -> None:
+            nonlocal last
+            bar.update(task, completed=share, description=f"{rows:,} rows")
+            if quiet and time.perf_counter() - last > 30:
+                last = time.perf_counter()
+                print(f"{rows:,} rows, {share:.0%}", file=sys.stderr, flush=True)
+
+        yield tell
+
+
+@contextlib.contextmanager
 def status() -> Iterator[Callable[[str], None]]:
     """What is going on: one line on a terminal, else one line each."""
     if not sys.stderr.isatty():
