@@ -66,7 +66,7 @@ def test_every_row_is_that_of_predict_proba(tmp_path, monkeypatch, suffix_in, su
     rows.insert(0, "id", [f"p{n}" for n in range(150)])
     source, output = tmp_path / f"rows{suffix_in}", tmp_path / f"out{suffix_out}"
     rows.to_parquet(source) if suffix_in == ".parquet" else rows.to_csv(source, index=False)
-    done = score(MODEL, source, output, ["lung", "bronc"], keep=["id"])
+    done = score(MODEL, source, output, ["lung", "bronc"], keep=["id"])  # in the order asked for
     assert (done.rows, done.bad, done.resumed) == (150, 0, 0)
     found = pd.read_parquet(output) if suffix_out == ".parquet" else pd.read_csv(output)
     assert list(found.columns) == ["row", "id", "lung=yes", "lung=no", "bronc=yes", "bronc=no"]

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from numbers import Real
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 
@@ -69,6 +69,26 @@ class Options:
             if value is not None and (isinstance(value, bool) or not isinstance(value, Real) or not float(value) > 0):
                 raise UsageError(f"{name} must be a number above 0, not {value!r}")
         return Limits(samples, math.inf if self.seconds is None else float(self.seconds), self.target_error)
+
+
+@overload
+def infer(
+    net: AnyNetwork,
+    evidence: Mapping[str, object] | None = None,
+    targets: Sequence[str] | None = None,
+    method: str = "auto",
+    **options: Any,
+) -> Posterior: ...
+
+
+@overload
+def infer(
+    net: AnyNetwork,
+    evidence: Iterable[Mapping[str, object]],
+    targets: Sequence[str] | None = None,
+    method: str = "auto",
+    **options: Any,
+) -> list[Posterior]: ...
 
 
 def infer(

@@ -19,6 +19,7 @@ from rich.progress import Progress as ProgressBar
 from rich.table import Table as Grid
 from rich.text import Text
 
+from unimarg.names import visible
 from unimarg.posterior import Posterior
 
 if TYPE_CHECKING:
@@ -168,12 +169,7 @@ def trust_line(facts: Mapping[Any, Any]) -> str:
 
 def plain(text: str) -> Text:
     """Text as it stands, control characters made visible."""
-    return Text("".join(_visible(text)))
-
-
-def _visible(text: str) -> Iterator[str]:
-    for c in text:
-        yield c if c.isprintable() else c.encode("unicode_escape").decode()
+    return Text(visible(text))
 
 
 @contextlib.contextmanager

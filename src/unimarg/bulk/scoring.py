@@ -116,9 +116,7 @@ class _Answers:
         found, contradiction = self.model.answers_of_states(states)
         for r in np.flatnonzero(contradiction >= 0).tolist():
             wrong[r] = f"the evidence is impossible: it leaves no state for {self.model.net.names[contradiction[r]]!r}"
-        edges = np.cumsum([0, *self.model.net.cards])
-        places = [np.arange(edges[i], edges[i + 1]) for i in self.nodes]
-        return (found if len(places) == len(self.model.net) else found[:, np.concatenate(places)]), {}
+        return (found if self.nodes == list(range(len(self.model.net))) else found[:, self.model.slots(self.nodes)]), {}
 
     def _one_by_one(self, states: np.ndarray, wrong: dict[int, str]) -> tuple[np.ndarray, dict[str, list[Any]]]:
         net = self.model.net
