@@ -14,15 +14,14 @@ import csv
 import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
+from one_shot import named
 
-import unimarg as um
 from unimarg.counter import key_from_seed
 from unimarg.marginalizer import prior_slots
 from unimarg.presets import recipe
@@ -77,7 +76,7 @@ def main() -> None:
     parser.add_argument("--preset", default="default")
     parser.add_argument("--option", action="append", default=[], help="name=value, as for um.train")
     given = parser.parse_args()
-    net = um.load(given.network) if Path(given.network).exists() else um.example(given.network)
+    name, net = named(given.network)
     made = recipe(net, given.preset, None, **{name: ast.literal_eval(value) for name, value in (o.split("=", 1) for o in given.option)})
     run = _Run(net, made, 0, Budget(None, MAX_STEPS), time.perf_counter(), None, None)
     below = jnp.asarray(descendants(net)) if made.student else None
@@ -105,7 +104,7 @@ def main() -> None:
     out.writerow(COLUMNS)
     figures = [f"{step * 1e3:.3f}", f"{work / step / 1e9:.1f}", f"{work / products_alone / 1e9:.1f}", f"{products_alone / step:.2f}"]
     machine = [jax.devices()[0].device_kind, jax.__version__]
-    out.writerow([Path(given.network).name.split(".")[0], given.preset, " ".join(given.option), made.batch, *figures, *machine])
+    out.writerow([name, given.preset, " ".join(given.option), made.batch, *figures, *machine])
 
 
 if __name__ == "__main__":

@@ -64,6 +64,35 @@ def combinations(frame: pd.DataFrame) -> Grid:
     return grid
 
 
+def questions(frame: pd.DataFrame) -> Grid:
+    """What ``next_questions`` gives, the best first, with what it costs where that differs."""
+    shown = 3 if frame["cost"].ne(1).to_numpy().any() else 1
+    grid = Grid(box=None, pad_edge=False)
+    grid.add_column("question", no_wrap=True)
+    for name in ("gain (nats)", "cost", "gain per cost")[:shown]:
+        grid.add_column(name, no_wrap=True, justify="right")
+    grid.add_column("")
+    most = max(frame["gain_per_cost"].max(), 1e-300)
+    for name, gain, cost, rate in frame.itertuples(index=False):
+        numbers = [f"{gain:.4f}", f"{cost:g}", f"{rate:.4f}"][:shown]
+        grid.add_row(plain(name), *numbers, _bar(rate / most))
+    return grid
+
+
+def influence(frame: pd.DataFrame) -> Grid:
+    """What ``explain`` gives: findings, strongest first."""
+    facts = frame.attrs
+    grid = Grid(box=None, pad_edge=False, title_justify="left")
+    grid.title = plain(f"{facts['target']} = {facts['state']}: {facts['probability']:.4f}, without any finding {facts['prior']:.4f}")
+    for name in ("finding", "state"):
+        grid.add_column(name, no_wrap=True)
+    for name in ("without it", "shift", "log odds"):
+        grid.add_column(name, no_wrap=True, justify="right")
+    for name, state, without, shift, odds in frame.itertuples(index=False):
+        grid.add_row(plain(name), plain(state), f"{without:.4f}", f"{shift:+.4f}", f"{odds:+.3f}")
+    return grid
+
+
 def summary(frame: pd.DataFrame) -> Grid:
     """What ``unimarg.comparison.summary`` gives, a line for each method and statistic."""
     from unimarg.rows import cell
