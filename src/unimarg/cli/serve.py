@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -43,18 +44,18 @@ def run(sources: list[tuple[str, str]], limits: object, host: str, port: int, to
     from unimarg.service.app import make_app
     from unimarg.service.limits import Limits
     from unimarg.service.served import Served
-    from unimarg.service.server import LOOPBACK, hosts_of, make_server
+    from unimarg.service.server import LOOPBACK, hosts_of, listen, make_server
 
     assert isinstance(limits, Limits)
-    served = [Served(name, model_of(source) or network_of(source)) for name, source in sources]
     if host not in LOOPBACK and token is None:
         print("unimarg: note: anybody who can reach this machine can use the service; --token keeps others out", file=sys.stderr)
-    application = make_app(served, limits, token, hosts_of(host))
+    with listen(host, port) as listening:
+        served = [Served(name, model_of(source) or network_of(source)) for name, source in sources]
+        application = make_app(served, limits, token, hosts_of(host))
 
-    def started(address: str) -> None:
-        print(f"{', '.join(s.name for s in served)} at {address} (Ctrl-C stops)", flush=True)
+        def started(address: str) -> None:
+            print(f"{', '.join(s.name for s in served)} at {address} (Ctrl-C stops)", flush=True)
 
-    server = make_server(application, host, port, started)
-    server.run()
-    if not server.started:
-        raise UsageError(f"cannot listen on {host} port {port}: is something else there?")
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, lambda *_: None)  # uvicorn has its own while it runs, and passes the signal on when it has ended well
+        make_server(application, started).run([listening])

@@ -81,7 +81,7 @@ class Service:
     async def _warm_up(self) -> None:
         """Sampling takes longest to compile; one-shot answers do not wait for it."""
         for s in self.served.values():
-            await self.sampling.start(lambda _, s=s: s.warm_up(), Stop())
+            await self.sampling.start(s.warm_up, Stop())
         self.ready = True
 
     def find(self, name: str) -> Served:
@@ -97,7 +97,7 @@ class Service:
         for name in ("samples", "seconds"):
             given, most = getattr(asked, name), getattr(self.limits, name)
             if given is not None and given > most:
-                raise UsageError(f"{name} may be at most {most:g} here, not {given:g}")
+                raise UsageError(f"{name} may be at most {most:,} here, not {given:,}")
         seconds, samples = asked.seconds or self.limits.seconds, asked.samples or self.limits.samples
         return asked.model_copy(update={"method": method, "seconds": seconds, "samples": samples})
 

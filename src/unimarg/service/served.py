@@ -41,11 +41,12 @@ class Served:
         """P(X_i), estimated in training or here."""
         return self.model.priors if self.model is not None else answer(self.net, None, {}, None, "auto").probabilities
 
-    def warm_up(self) -> None:
+    def warm_up(self, stop: Stop) -> None:
         """What sampling compiles."""
         leaf = self.net.names[-1]  # something to be explained, so that proposals are not the prior
         for method in ("lookahead", "adaptive"):
-            answer(self.net, self.model, {leaf: 0}, None, method, samples=1)
+            if not stop.is_set():
+                answer(self.net, self.model, {leaf: 0}, None, method, samples=1)
 
     def facts(self) -> dict[str, Any]:
         return {"name": self.name, "network": self.net.name, "variables": len(self.net), "trained": self.model is not None}

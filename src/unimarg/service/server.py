@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import Callable
 from typing import Any
 
 import uvicorn
 from fastapi import FastAPI
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from unimarg.errors import UsageError
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 CONNECTIONS = 900  # below the usual limit of open files
@@ -62,13 +65,12 @@ class Server(uvicorn.Server):
         return f"http://{f'[{host}]' if ':' in host else host}:{port}"
 
 
-def make_server(app: FastAPI, host: str = "127.0.0.1", port: int = 8000, started: Callable[[str], None] | None = None) -> Server:
+def make_server(app: FastAPI, started: Callable[[str], None] | None = None) -> Server:
+    """To be run on sockets that ``listen`` gives."""
     limits = app.state.service.limits
     protocol = type("Patient", (Impatient,), {"patience": limits.patience})
     config = uvicorn.Config(
         app,
-        host,
-        port,
         http=protocol,
         ws="none",
         lifespan="on",
@@ -79,6 +81,21 @@ def make_server(app: FastAPI, host: str = "127.0.0.1", port: int = 8000, started
         timeout_graceful_shutdown=GRACE,
     )
     return Server(config, started)
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A socket at this address, before anything long is begun."""
+    listening = None
+    try:
+        family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+        listening = socket.socket(family, kind)
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.bind(address)
+    except (OSError, UnicodeError) as e:
+        if listening is not None:
+            listening.close()
+        raise UsageError(f"cannot listen on {host} port {port}: {getattr(e, 'strerror', None) or e}") from None
+    return listening
 
 
 def hosts_of(host: str) -> frozenset[str] | None:
