@@ -23,6 +23,7 @@ from jax import lax
 
 from unimarg.counter import Key, key_from_seed, words
 from unimarg.errors import whole_number
+from unimarg.formats.interop import AnyNetwork, as_network
 from unimarg.layout import (
     MAX_NODES,
     TURN,
@@ -242,12 +243,13 @@ def sample_chunks(net: Network, n: int, seed: int = 0, chunk: int | None = None)
     return (np.asarray(draw(compiled, key, size, first)).T[: n - first] for first in range(0, n, size))
 
 
-def sample(net: Network, n: int, seed: int = 0, chunk: int | None = None) -> np.ndarray:
+def sample(net: AnyNetwork, n: int, seed: int = 0, chunk: int | None = None) -> np.ndarray:
     """n samples from the network: integers ``[n, nodes]``, columns in the order of ``net.names``.
 
     The same seed gives the same samples on the same kind of device, whatever ``chunk`` is. The array lies
     column by column, so that one variable's samples are contiguous.
     """
+    net = as_network(net)
     pieces = sample_chunks(net, n, seed, chunk)
     out: np.ndarray | None = None
     done = 0

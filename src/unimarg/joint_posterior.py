@@ -21,6 +21,7 @@ import numpy as np
 from unimarg.counter import key_from_seed
 from unimarg.errors import ImpossibleEvidenceError, SamplingError, TooExpensiveError, UsageError, closest, whole_number
 from unimarg.exact import DEFAULT_MEMORY, exact
+from unimarg.formats.interop import AnyNetwork, as_network
 from unimarg.importance import DEFAULT_SAMPLES, ENOUGH, Estimator, Weighted, chunk_size, first_sample
 from unimarg.network import Floats, Ints, Network
 from unimarg.query import EXACT_MEMORY, Asked, Options, check
@@ -40,7 +41,7 @@ RESAMPLED = 1 << 30  # cells, rows times columns, that sample_posterior gives
 
 
 def sample_posterior(
-    net: Network,
+    net: AnyNetwork,
     evidence: Mapping[str, object] | None = None,
     n: int = 1000,
     targets: Sequence[str] | None = None,
@@ -57,7 +58,7 @@ def sample_posterior(
     message, ess, k_hat, draws and log_evidence. ``options`` are those of ``infer``; ``samples`` and ``seconds`` bound the draws to
     resample from.
     """
-    return posterior_samples(net, None, evidence, n, targets, method, weighted, seed=seed, **options)
+    return posterior_samples(as_network(net), None, evidence, n, targets, method, weighted, seed=seed, **options)
 
 
 def posterior_samples(
@@ -195,14 +196,16 @@ def _add(total: Weighted, log_w: Floats) -> None:
 # --- a few variables together
 
 
-def joint(net: Network, evidence: Mapping[str, object] | None, names: Sequence[str], method: str = "auto", **options: Any) -> pd.DataFrame:
+def joint(
+    net: AnyNetwork, evidence: Mapping[str, object] | None, names: Sequence[str], method: str = "auto", **options: Any
+) -> pd.DataFrame:
     """P(names | evidence): a DataFrame with a row for every combination of states, and the columns probability and std_error.
 
     Exact, with errors of zero, where ``auto`` finds that quick or ``method="exact"`` asks for it; else from weighted samples.
     ``options`` are those of ``infer``; ``frame.attrs`` has method, status, message, ess, k_hat, samples,
     log_evidence, log_evidence_error and seconds.
     """
-    return joint_table(net, None, evidence, names, method, **options)
+    return joint_table(as_network(net), None, evidence, names, method, **options)
 
 
 def joint_table(net: Network, model: Marginalizer | None, evidence: Any, names: Sequence[str], method: str, **options: Any) -> pd.DataFrame:
