@@ -268,9 +268,8 @@ def _children_say(here: Here, card: int) -> list[jax.Array]:
             z = [_z(rest[:steps], change[s], below) for s in range(card)]
             return tuple(d + jnp.log(z[s] / z[0]) for s, d in enumerate(say, 1))
 
-        if len(rest) == 1:
-            return of(1)
-        return lax.cond(edges.steps[child] == 1, lambda: of(1), lambda: of(len(rest)))
+        sizes = sorted({1, min(2, len(rest)), len(rest)})  # most children have two or three states
+        return lax.switch(jnp.minimum(edges.steps[child], len(sizes)) - 1, [partial(of, size) for size in sizes])
 
     nothing = jnp.zeros(sums.shape[-1])
     return [nothing, *lax.fori_loop(now.edges[0], now.edges[1], add, (nothing,) * (card - 1))]
@@ -369,9 +368,12 @@ def _weighted_sums(
             return jnp.pad(sums, ((0, shape.card - len(sums)), (0, 0)))
 
         branches = [drawn, table_mean]
-        if noisy is not None:
-            branches += [partial(noisy_mean, card) for card in (noisy.leak.shape[-1] + 1, 2)]
-        found = lax.switch(mean.kind + ((mean.kind == NOISY_MEAN) & (mean.card == 2)), branches)
+        which = mean.kind
+        if noisy is not None:  # most have two or three states
+            cards = sorted({2, min(3, noisy.leak.shape[-1] + 1), noisy.leak.shape[-1] + 1})
+            branches += [partial(noisy_mean, card) for card in cards]
+            which = which + jnp.where(which == NOISY_MEAN, jnp.minimum(mean.card - 2, len(cards) - 1), 0)
+        found = lax.switch(which, branches)
         return lax.dynamic_update_index_in_dim(out, found, mean.node, 0)
 
     return top, w.sum(), w2.sum(), lax.fori_loop(0, estimated, node, jnp.zeros((shape.nodes, shape.card, 4)))
