@@ -183,10 +183,8 @@ class Draft:
         prob, log_ratio, high = _finished_tables(self)
         steps, count = self._steps()
         means, mean_count = self._means()
-        tables = high, prob, log_ratio
-        return jax.device_put(  # all at once: one by one takes longer than making them
-            Conditionals(steps, np.int32(count), means, np.int32(mean_count), *tables, self.frame.blocks, self.edges)
-        )
+        parts: Any = (steps, np.int32(count), means, np.int32(mean_count), high, prob, log_ratio, self.frame.blocks, self.edges)
+        return jax.device_put(Conditionals(*parts))  # all at once: one by one takes several times as long
 
     def _steps(self) -> tuple[Step, int]:
         frame, query = self.frame, self.query
