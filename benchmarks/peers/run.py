@@ -64,7 +64,7 @@ class Plan:
 
 
 SHORT = Plan(8, (0.1, 0.3, 1.0), 20, "small", 8, 60, 2, 1 << 12)
-LONG = Plan(50, (0.1, 0.3, 1.0), 120, "default", 10, 300, 5, 1 << 13)
+LONG = Plan(50, (0.1, 0.3, 1.0), 120, "default", 10, 120, 5, 1 << 13)
 
 
 Reference = tuple[np.ndarray, str, float]  # marginals [states], how they were found, their mean standard error
@@ -151,15 +151,7 @@ class Contest:
         processes: dict[str, Process] = {}
         failures = dict.fromkeys(self.kinds, (0, 0))  # evidence sets in a row, and in all
         for name in (n for n in self.kinds if wanted[n]):
-            try:
-                processes[name], reply = self._built(case, name)
-                self.fact(case.name, name, "build_seconds", reply["seconds"])
-                first = processes[name].ask(self.plan.building, do="answer", row=rows[0], budget=min(self.plan.budgets))
-                self.fact(case.name, name, "first_seconds", first["seconds"])
-            except Failure as e:
-                self.fact(case.name, name, "build_seconds", math.nan, e.kind, e.message)
-                if name in processes:
-                    processes.pop(name).close()
+            self._start(case, name, processes, rows[0])
         for number, row in enumerate(rows):
             if not any(n == number for name in processes for n, _ in wanted[name]):
                 continue
