@@ -167,6 +167,20 @@ class Contest:
             self.fact(case.name, name, "peak_bytes", process.peak)
             process.close()
 
+    def _start(self, case: Case, name: str, processes: dict[str, Process], row: np.ndarray) -> None:
+        """Builds, and compiles by a first answer, each timed apart."""
+        fact = "build_seconds"
+        try:
+            processes[name], reply = self._built(case, name)
+            self.fact(case.name, name, fact, reply["seconds"])
+            fact = "first_seconds"
+            reply = processes[name].ask(self.plan.building, do="answer", row=row, budget=min(self.plan.budgets))
+            self.fact(case.name, name, fact, reply["seconds"])
+        except Failure as e:
+            self.fact(case.name, name, fact, math.nan, e.kind, e.message)
+            if name in processes:
+                self._after(case, name, processes, e.kind, 0, 0)
+
     def _set(self, case: Case, name: str, process: Process, number: int, row: np.ndarray, budgets: list[float], truth: Reference) -> str:
         """One engine on one evidence set, shortest time first; after a failure it is not asked for longer."""
         for budget in budgets:
