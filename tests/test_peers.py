@@ -64,7 +64,7 @@ def peers(monkeypatch, tmp_path):
 
 def test_every_way_to_fail_is_shown_and_the_run_goes_on(peers, tmp_path):
     run, report, engines = peers
-    plan = run.Plan(2, (0.1,), 1, "small", 2.0, 20, 0.2, 16, memory=700 * 2**20)
+    plan = run.Plan(2, (0.1,), 1, "small", 5.0, 20, 0.2, 16, memory=400 * 2**20)
     contest = run.Contest(tmp_path, plan, ["fake"], {}, engines)
     case = run.Case("asia", ASIA, "random")
     contest.judge(case)
