@@ -5,6 +5,7 @@ import json
 import math
 
 import numpy as np
+import pandas as pd
 import pytest
 
 import unimarg as um
@@ -137,6 +138,10 @@ def test_sampled_references_have_an_error_and_random_numbers_of_their_own(monkey
     assert (table["reference_max_error"] >= table["reference_error"]).all()
     assert (table["mae"] > 0).all()  # the same random numbers would agree to the last digit
     assert any("lookahead, whose errors are therefore uncertain" in text for text in remarks(table))
+    uneven = table.assign(mae=[1e-4, 1.0], reference_error=1e-2)  # the mean alone would hide it
+    assert not any("uncertain" in text for text in remarks(uneven.assign(mae=[1.0, 1.0])))
+    uneven = pd.concat([uneven, uneven.iloc[:1]])
+    assert any("uncertain" in text for text in remarks(uneven))
     long = small(CLINIC, ["lookahead"], sets=2, samples=512, reference_samples=1 << 18)
     assert (long["reference_error"] < 0.2 * table["reference_error"]).all()
     assert not any("uncertain" in text for text in remarks(long))

@@ -62,12 +62,19 @@ def peers(monkeypatch, tmp_path):
         sys.modules.pop(name, None)
 
 
+def only(engines, *methods):
+    """The fake library with some of its methods."""
+    return type("Some", (engines["fake"],), {"methods": dict.fromkeys(methods, "exact")})
+
+
 def test_every_way_to_fail_is_shown_and_the_run_goes_on(peers, tmp_path):
     run, report, engines = peers
-    plan = run.Plan(2, (0.1,), 1, "small", 5.0, 20, 0.2, 16, memory=400 * 2**20)
-    contest = run.Contest(tmp_path, plan, ["fake"], {}, engines)
     case = run.Case("asia", ASIA, "random")
+    plan = run.Plan(2, (0.1,), 1, "small", 60, 60, 0.2, 16, memory=400 * 2**20)
+    contest = run.Contest(tmp_path, plan, ["fake"], {}, {"fake": only(engines, *(m for m in engines["fake"].methods if m != "hangs"))})
     contest.judge(case)
+    short = run.Plan(2, (0.1,), 1, "small", 1, 60, 0.2, 16)
+    run.Contest(tmp_path, short, ["fake"], {}, {"fake": only(engines, "hangs")}).judge(case)
     answers, facts = (
         run.read_rows(tmp_path / f"{name}.csv", columns) for name, columns in (("answers", run.ANSWERS), ("facts", run.FACTS))
     )
@@ -97,7 +104,7 @@ def test_every_way_to_fail_is_shown_and_the_run_goes_on(peers, tmp_path):
     assert (tmp_path / "curves.png").read_bytes().startswith(b"\x89PNG")
 
     before = (tmp_path / "answers.csv").read_bytes()
-    again = run.Contest(tmp_path, plan, ["fake"], {}, {"fake": type("Right", (engines["fake"],), {"methods": {"right": "exact"}})})
+    again = run.Contest(tmp_path, plan, ["fake"], {}, {"fake": only(engines, "right")})
     again.judge(case)
     assert (tmp_path / "answers.csv").read_bytes() == before  # nothing is asked twice
 
@@ -110,8 +117,8 @@ ABOUT = """{"unimarg": "0", "commit": "abc", "jax": "1", "python": "3", "hardwar
 def test_an_engine_that_dies_late_gets_a_fresh_process_then_none(peers, tmp_path):
     """It answers the first time it is asked, and never again."""
     run, _, engines = peers
-    plan = run.Plan(6, (0.1,), 1, "small", 2.0, 60, 0.2, 16)
-    contest = run.Contest(tmp_path, plan, ["fake"], {}, {"fake": type("Late", (engines["fake"],), {"methods": {"raises": "exact"}})})
+    plan = run.Plan(6, (0.1,), 1, "small", 60, 60, 0.2, 16)
+    contest = run.Contest(tmp_path, plan, ["fake"], {}, {"fake": only(engines, "raises")})
     case, row = run.Case("asia", ASIA, "random"), np.full(len(ASIA), -1)
     processes = {"fake raises": contest._built(case, "fake raises")[0]}
     truth = run.reference(ASIA, row, 0)
