@@ -3,8 +3,7 @@
     python benchmarks/arms.py alarm.bif.gz residual plain transformer --seconds 25 [--references refs.npz] [--seed 0]
 
 An arm is the default preset with a few options changed, or with another trunk in its place; time is counted without
-compilation. Writes a line of CSV for each arm and evidence family. References are an .npz with arrays
-``<network>.<family>.evidence`` and ``.truth``; without one they are computed as in ``one_shot.py``.
+compilation. Writes a line of CSV for each arm and evidence family. References as in ``one_shot.py``.
 
 What the arms that are not in the product do:
 
@@ -23,7 +22,6 @@ import csv
 import itertools
 import sys
 import time
-from pathlib import Path
 from typing import Any, cast
 
 import equinox as eqx
@@ -32,10 +30,10 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import optax.contrib
+from one_shot import named, truths
 
-import unimarg as um
 from unimarg import trainer, training
-from unimarg.evaluation import errors, evidence_sets
+from unimarg.evaluation import errors
 from unimarg.marginalizer import Marginalizer, prior_slots
 from unimarg.masking import UniformRate
 from unimarg.network import Network
@@ -43,8 +41,6 @@ from unimarg.presets import recipe
 from unimarg.ragged import Parts, Ragged
 from unimarg.triangulation import moral_graph
 from unimarg.trunk import Linear, Norm
-
-SETS, SEED = 60, 4242
 
 ARMS: dict[str, dict[str, Any]] = {
     "residual": {},
@@ -159,30 +155,14 @@ def train_arm(net: Network, arm: str, seconds: float, seed: int, extra: dict[str
     begin = time.perf_counter()
     jax.block_until_ready(training.run_steps(run.plan, given, state))  # compiles, and takes no step
     compiling = time.perf_counter() - begin
-    begin = time.perf_counter()
-    jax.block_until_ready(training.run_steps(run.plan, given._replace(steps=jnp.int32(trainer.MAX_STEPS)), state))
-    a_call = time.perf_counter() - begin
-    steps = run.plan.steps_per_call * max(1, int(0.97 * seconds / a_call))
     run.start = time.perf_counter()
+    steps = run._calibrate(given, state)
+    begin = time.perf_counter()
     state, _ = run._loop(given._replace(steps=jnp.int32(steps)), state, steps)
+    a_step = (time.perf_counter() - begin) / steps
     training.optimizer = adam
-    print(
-        f"{net.name} {arm}: compiled in {compiling:.0f} s, {1e3 * a_call / run.plan.steps_per_call:.3f} ms a step",
-        file=sys.stderr,
-        flush=True,
-    )
+    print(f"{net.name} {arm}: compiled in {compiling:.0f} s, {1e3 * a_step:.3f} ms a step", file=sys.stderr, flush=True)
     return run._model(state, steps)
-
-
-def references(net: Network, name: str, path: str | None) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-    if path is None:
-        from one_shot import truth  # pyright: ignore[reportAttributeAccessIssue]
-
-        sets = {family: evidence_sets(net, family, SETS, SEED) for family in ("random", "leaves")}
-        return {family: (evidence, truth(net, evidence)) for family, evidence in sets.items()}
-    stored = np.load(path)
-    families = [f for f in ("random", "leaves", "clinical") if f"{name}.{f}.truth" in stored]
-    return {f: (stored[f"{name}.{f}.evidence"].astype(np.int64), stored[f"{name}.{f}.truth"]) for f in families}
 
 
 def main() -> None:
@@ -193,9 +173,8 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--references")
     given = parser.parse_args()
-    name = Path(given.network).name.split(".")[0]
-    net = um.medical() if name == "medical" else um.load(given.network) if Path(given.network).exists() else um.example(given.network)
-    truths = references(net, name, given.references)
+    name, net = named(given.network)
+    expected = truths(name, net, given.references)
     out = csv.writer(sys.stdout)
     for arm in given.arms:
         kind, _, extra = arm.partition(":")
@@ -205,7 +184,7 @@ def main() -> None:
         except Exception as e:  # an arm that fails says so, and the others go on
             print(f"{name} {arm} failed: {str(e)[:300]}", file=sys.stderr, flush=True)
             continue
-        for family, (evidence, truth) in truths.items():
+        for family, (evidence, truth) in expected.items():
             mean, largest = errors(model.marginals_of_states(evidence), truth, evidence, net)
             figures = [f"{x:.6f}" for x in (mean.mean(), largest.mean(), largest.max())]
             run = [model.history["steps"], f"{model.history['seconds']:.0f}", jax.devices()[0].device_kind, jax.__version__, given.seed]

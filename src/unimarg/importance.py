@@ -28,8 +28,8 @@ from unimarg.network import Floats
 from unimarg.posterior import Posterior
 from unimarg.walk import walk, weighted_sums
 
-CHUNK, CHUNK_ACCELERATED = 1 << 13, 1 << 17
-CHUNK_BYTES = 1 << 29  # of states and sums of a chunk on an accelerator
+CHUNK, CHUNK_ACCELERATED = 1 << 13, 1 << 19  # a GPU takes about as long for a hundred thousand samples as for half a million
+CHUNK_BYTES = 1 << 32  # of states and sums of a chunk on an accelerator
 MAX_SAMPLES = 1 << 40
 DEFAULT_SAMPLES = 1 << 20
 ENOUGH, HOPELESS = 400.0, 10.0  # effective samples: ok from, failed below
