@@ -20,6 +20,7 @@ from unimarg.errors import NetworkError
 from unimarg.formats.interop import import_quietly, to_pgmpy, to_pyagrum
 from unimarg.network import Network, NoisyMax
 
+LOOPY = 1.0  # seconds for loopy belief propagation, which need not converge
 Answer = tuple[np.ndarray, float]  # marginals [states], samples (0 where there are none)
 
 
@@ -125,7 +126,7 @@ class PyAgrum(Engine):
             engine.setEpsilon(1e-12)
             engine.setMinEpsilonRate(1e-12)
             engine.setMaxIter(10**9)
-            engine.setMaxTime(seconds if self.methods[self.method] == "sampling" else 3600)
+            engine.setMaxTime(seconds if self.methods[self.method] == "sampling" else LOOPY)
         engine.setEvidence({self.net.names[i]: int(k) for i, k in enumerate(row) if k >= 0})
         engine.makeInference()
         found = np.concatenate([engine.posterior(name).toarray() for name in self.net.names])

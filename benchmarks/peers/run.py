@@ -64,7 +64,7 @@ class Plan:
 
 
 SHORT = Plan(8, (0.1, 0.3, 1.0), 20, "small", 8, 60, 2, 1 << 12)
-LONG = Plan(50, (0.1, 0.3, 1.0), 120, "default", 10, 120, 5, 1 << 13)
+LONG = Plan(50, (0.1, 0.3, 1.0), 120, "small", 10, 120, 5, 1 << 13)
 
 
 Reference = tuple[np.ndarray, str, float]  # marginals [states], how they were found, their mean standard error

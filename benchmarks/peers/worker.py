@@ -64,7 +64,7 @@ class Worker:
             begin = time.perf_counter()
             self.engine.rows(part)
             spent = time.perf_counter() - begin
-            if spent > budget / 8 or count >= len(evidence):
+            if spent > budget / 2 or count >= len(evidence):
                 return {"rows": len(part), "taken": spent}
             count *= 8
 
