@@ -2,7 +2,8 @@
 
     python benchmarks/query_time.py [clinic alarm ...] [--sets 40] [--target-error 0.005]
 
-Evidence is `clinical` where the network has noisy-max nodes, else `random`; all marginals are asked for. Times stand on a quiet machine only.
+Evidence is `clinical` where the network has noisy-max nodes, else `random`; all marginals are asked for. Times stand on a quiet
+machine only.
 """
 
 import argparse

@@ -138,7 +138,9 @@ def first_sample(number: int) -> jax.Array:
 
 def side_by_side() -> int:
     """How many chunks are drawn at once: each keeps one core busy."""
-    return len(os.sched_getaffinity(0)) if jax.default_backend() == "cpu" and hasattr(os, "sched_getaffinity") else 1
+    if jax.default_backend() != "cpu":
+        return 1
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 class Estimator:
