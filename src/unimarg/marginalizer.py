@@ -288,11 +288,14 @@ class Marginalizer:
         contradiction = np.full(len(known), -1)
         if rule_out and self._support.tables:
             contradiction = self._zero_impossible(parts, known, values)
-        out = np.empty((len(known), int(self.net.cards.sum())), dtype=np.float32)
-        edges = np.cumsum([0, *self.net.cards])
-        for i, (group, j) in enumerate(self.ragged.member):  # by slices: quicker than one selection of columns
-            out[:, edges[i] : edges[i + 1]] = parts[group][:, j]
-        return out, contradiction
+        side_by_side = np.concatenate([part.reshape(len(part), np.prod(part.shape[1:])) for part in parts], axis=1)
+        return np.take(side_by_side, self._columns, axis=1), contradiction
+
+    @cached_property
+    def _columns(self) -> np.ndarray:
+        """For each state of each node of the network, its place in the groups of ``ragged`` side by side."""
+        starts = dict(zip(self.ragged.order.tolist(), np.cumsum([0, *self.net.cards[self.ragged.order]]).tolist(), strict=False))
+        return np.concatenate([starts[i] + np.arange(k) for i, k in enumerate(self.net.cards)])
 
     @cached_property
     def _propagation(self) -> Propagation | None:
@@ -306,10 +309,8 @@ class Marginalizer:
         """Zero where the evidence proves a state impossible; the rest is scaled up. For each row a node without states, or -1."""
         contradiction = np.full(len(known), -1)
         member, place = self.ragged.member, self.ragged.place
-        allowed = [(values[g][:, j] > 0) | ~known[:, [place[i]]] for i, (g, j) in enumerate(member)]
-        for i, possible in enumerate(self._support.narrow(allowed)):
-            if possible is allowed[i]:
-                continue  # the network's own answer has the zeros of the evidence
+        allowed = {i: (values[member[i][0]][:, member[i][1]] > 0) | ~known[:, [place[i]]] for i in self._support.touching}
+        for i, possible in self._support.narrow(allowed).items():  # of the rest the network's own answer has the zeros of the evidence
             group, j = member[i]
             contradiction[(contradiction < 0) & ~possible.any(axis=1)] = i
             kept = np.where(possible, np.maximum(parts[group][:, j], TINY), 0)

@@ -192,8 +192,9 @@ class Asked:
 
     def rule_out(self) -> None:
         """Impossible evidence is an error where that can be proven."""
-        allowed = [self.query.likelihood[i : i + 1, :k] > 0 for i, k in enumerate(self.net.cards)]
-        for i, possible in enumerate(self.frame.support.narrow(allowed)):
+        support = self.frame.support
+        allowed = {i: self.query.likelihood[i : i + 1, : self.net.cards[i]] > 0 for i in support.touching}
+        for i, possible in support.narrow(allowed).items():
             if not possible.any():
                 raise ImpossibleEvidenceError(f"the evidence is impossible: it leaves no state for {self.net.names[i]!r}")
 
