@@ -41,6 +41,7 @@ from unimarg.layout import (
 from unimarg.network import Network
 
 MAX_SAMPLES = 1 << 42
+ONE_CORE = {"xla_disable_hlo_passes": "cpu-parallel-task-assigner"}  # for programs of many small steps, several of which run side by side
 FEW_STATES = 7  # of a noisy-max parent, the neutral one not counted: beyond, they are looked up
 
 
@@ -139,6 +140,17 @@ def log_p_of_steps(steps: list[jax.Array]) -> list[jax.Array]:
         log_p.append(log_cdf + jnp.log(-jnp.expm1(step)))
         log_cdf = log_cdf + step
     return [log_cdf, *reversed(log_p)]
+
+
+def p_of_steps(steps: list[jax.Array]) -> list[jax.Array]:
+    """P(X = k) for each k from D_1, D_2, ..."""
+    cdf = jnp.ones_like(steps[0])
+    p: list[jax.Array] = []
+    for step in reversed(steps):
+        change = jnp.expm1(step)
+        p.append(-change * cdf)
+        cdf = cdf * (1 + change)
+    return [cdf, *reversed(p)]
 
 
 def block_at(blocks: Any, position: jax.Array) -> Any:

@@ -25,7 +25,7 @@ from unimarg.frame import Frame, frame_of
 from unimarg.importance import DEFAULT_SAMPLES, MAX_SAMPLES, Draw, Estimator, Limits
 from unimarg.network import Floats, Network
 from unimarg.posterior import Posterior
-from unimarg.proposals.adaptive import adapt
+from unimarg.proposals.adaptive import adapt, traced
 from unimarg.proposals.hybrid import as_beta, fit_beta, hybrid, hybrid_by_callable
 from unimarg.proposals.independent import independent
 from unimarg.proposals.lookahead import lookahead
@@ -258,7 +258,27 @@ class Asked:
         return replace(found, message="; ".join(m for m in (found.message, tried) if m))
 
     def best(self) -> tuple[str, Estimator, str]:
-        """Proposals in turn, until one does well: the best, with the samples of its pilot, and what was tried."""
+        """Proposals in turn, until one does well: the best, with the samples of its pilot, and what was tried.
+
+        The first time, all that a later query may escalate to is compiled beside it.
+        """
+        prepared, mine = self.frame.prepared, 0 if self.model is None else id(self.model)
+        if mine in prepared:
+            return self._best()
+        prepared.add(mine)
+        with ThreadPoolExecutor(1) as aside:
+            compiled = aside.submit(self._prepare)
+            found = self._best()
+            compiled.result()
+        return found
+
+    def _prepare(self) -> None:
+        traced(self.frame, lookahead(self.frame, self.query).finish(), self.options.seed)
+        if self.model is not None and self.model.sequential:
+            estimator = self.estimator("sequential")
+            estimator.run(Limits(samples=1))
+
+    def _best(self) -> tuple[str, Estimator, str]:
         methods = ["lookahead", "adaptive"]
         if self.model is not None and self.model.sequential:
             methods.append("sequential")
