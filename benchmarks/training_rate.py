@@ -4,7 +4,7 @@
 
 Training: multiplications of a step's matrix products (forward, and backward for weights and inputs of every layer) over the
 time of a step, with its share of sampling, masking, labels and the update. Beside it the rate of those very
-products alone: the same shapes and types, each in a compiled loop. Medians of interleaved repeats. A student's time counts and
+products alone: the same shapes and types, many of them in a compiled loop. Medians of interleaved repeats. A student's time counts and
 its work does not; ``--option student=0`` leaves it out.
 """
 
@@ -29,7 +29,7 @@ from unimarg.student import descendants
 from unimarg.trainer import MAX_STEPS, Budget, _Run
 from unimarg.training import Given, initial_state, run_steps
 
-REPEATS, SECONDS = 7, 0.2
+REPEATS, SECONDS, TOGETHER = 7, 0.2, 16
 COLUMNS = ["network", "preset", "options", "batch", "ms_step", "gmul_s_training", "gmul_s_products", "share", "hardware", "jax"]
 Shape = tuple[int, int, int]  # rows, inner, columns of a product
 
@@ -45,21 +45,19 @@ def products(run: _Run) -> list[Shape]:
 
 
 def product_loop(shape: Shape, half: bool) -> Callable[[int], Any]:
-    """A function that multiplies matrices of this shape so many times, one after the other."""
+    """A function that multiplies ``TOGETHER`` pairs of matrices of this shape so many times."""
     rows, inner, columns = shape
     kind = jnp.bfloat16 if half else jnp.float32
-    given = jnp.ones((rows, inner), kind), jnp.ones((inner, columns), kind)
+    given = tuple(jnp.full((rows, inner), 1 + n, kind) for n in range(TOGETHER)), jnp.ones((inner, columns), kind)
 
     @jax.jit
-    def repeat(times: jax.Array, a: jax.Array, b: jax.Array) -> jax.Array:
-        def body(_: jax.Array, carried: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
-            left, out = carried
-            # one element of the last product, so that none can be left out
-            left = left.at[0, 0].set((out[0, 0] * 0 + 1).astype(kind))
-            out = jnp.dot(left, b, precision=None if half else lax.Precision.HIGHEST, preferred_element_type=jnp.float32)
-            return left, out
+    def repeat(times: jax.Array, lefts: tuple[jax.Array, ...], right: jax.Array) -> tuple[jax.Array, ...]:
+        def body(n: jax.Array, carried: tuple[jax.Array, Any]) -> tuple[jax.Array, Any]:
+            right = carried[0].at[0, 0].set(n.astype(kind))  # something new each time, so that no product can be left out
+            precision = None if half else lax.Precision.HIGHEST
+            return right, tuple(jnp.dot(left, right, precision=precision, preferred_element_type=jnp.float32) for left in lefts)
 
-        return lax.fori_loop(0, times, body, (a, jnp.zeros((rows, columns))))[1]
+        return lax.fori_loop(0, times, body, (right, (jnp.zeros((rows, columns)),) * TOGETHER))[1]
 
     return lambda times: jax.block_until_ready(repeat(jnp.int32(times), *given))
 
@@ -92,11 +90,13 @@ def main() -> None:
     for loop in loops.values():
         loop(1)
     # as many times as take a while, so that the call itself does not count
-    times = {shape: max(1, int(SECONDS / len(loops) / (seconds(lambda loop=loop: loop(8)) / 8))) for shape, loop in loops.items()}
+    times = {shape: max(1, int(SECONDS / len(loops) / (seconds(lambda loop=loop: loop(4)) / 4))) for shape, loop in loops.items()}
     steps, alone = [], []
     for _ in range(REPEATS):
         steps.append(seconds(a_call) / run.plan.steps_per_call)
-        each = {shape: seconds(lambda loop=loop, shape=shape: loop(times[shape])) / times[shape] for shape, loop in loops.items()}
+        each = {
+            shape: seconds(lambda loop=loop, shape=shape: loop(times[shape])) / times[shape] / TOGETHER for shape, loop in loops.items()
+        }
         alone.append(sum(each[shape] for shape in shapes))
     work = sum(float(np.prod(shape)) for shape in shapes)
     step, products_alone = float(np.median(steps)), float(np.median(alone))

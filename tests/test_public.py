@@ -52,6 +52,7 @@ def test_public_names():
         "sample",
         "sample_posterior",
         "save",
+        "score",
         "to_pgmpy",
         "to_pyagrum",
         "train",

@@ -8,7 +8,7 @@ import pytest
 import unimarg as um
 from models import ASIA, OPTIONS, random_model, same, train
 from networks import random_network
-from unimarg.compiled import sample
+from unimarg.compiled import log_conditionals, sample
 from unimarg.counter import key_from_seed
 from unimarg.encoding import one_hot
 from unimarg.evidence import Evidence
@@ -21,6 +21,7 @@ from unimarg.training import (
     Given,
     Plan,
     View,
+    grouped,
     initial_state,
     labelled,
     learn,
@@ -51,7 +52,8 @@ def setting(net, rows=ROWS, **options):
         values, certain = channels(values)
     features = jnp.asarray(np.random.default_rng(2).standard_normal((rows, 16)), jnp.float32)
     messages = jnp.asarray(np.random.default_rng(3).standard_normal((rows, model.ragged.slots)), jnp.float32)
-    return model, plan, given, states, View(features, messages, known, certain, values)
+    tables = grouped(log_conditionals(compiled, states), model.ragged)
+    return model, plan, given, states, View(features, messages, known, certain, values, tables)
 
 
 def naive(model, states, view):
@@ -79,7 +81,7 @@ def test_densities_and_loss_of_all_nodes_at_once_are_those_of_a_plain_loop(nodes
     net = random_network(nodes, nodes)
     model, plan, given, states, view = setting(net, virtual=virtual)
     assert not virtual or (view.known & ~view.certain).any()
-    log_q = np.asarray(jax.jit(lambda s, v, x: student_log_q(s, plan, given, v, x))(model.student, view, states))
+    log_q = np.asarray(jax.jit(lambda s, v, x: student_log_q(s, plan, v, x))(model.student, view, states))
     total, count = 0.0, 0
     for r, i, q, counted in naive(model, states, view):
         np.testing.assert_allclose(np.exp(log_q[i, : len(q), r]), q, atol=3e-6)
@@ -161,8 +163,8 @@ def test_a_student_learns_what_messages_cannot():
     batch = labelled(plan, given, *shown(plan, given, states, observed, samples), None, states, observed, samples)
     _, view = loss(model.trunk, plan, given, batch)
     message = model.trunk.logits(view.features, given.prior_logits)["message"]
-    by_message = jnp.moveaxis(message_log_q(plan, given, message, states)[0], 0, -1)
-    by_student = student_log_q(model.student, plan, given, view, states)
+    by_message = jnp.moveaxis(message_log_q(model.ragged, message, view.tables)[0], 0, -1)
+    by_student = student_log_q(model.student, plan, view, states)
     log_joint = {}
     for name, log_q in {"message": by_message, "student": by_student}.items():
         each = jnp.take_along_axis(log_q[:6], states[:6, None].astype(int), axis=1)[:, 0]

@@ -10,7 +10,7 @@ import pytest
 import unimarg as um
 from models import ASIA, random_model
 from networks import random_network
-from unimarg.compiled import sample
+from unimarg.compiled import log_conditionals, sample
 from unimarg.counter import key_from_seed
 from unimarg.encoding import one_hot
 from unimarg.evaluation import errors, evidence_sets
@@ -19,7 +19,19 @@ from unimarg.marginalizer import prior_slots
 from unimarg.network import Network
 from unimarg.ragged import Ragged
 from unimarg.teacher import make_teacher
-from unimarg.training import Given, Plan, by_group, labelled, learning_rate, likelihoods, loss, message_log_q, shown, through_channels
+from unimarg.training import (
+    Given,
+    Plan,
+    by_group,
+    grouped,
+    labelled,
+    learning_rate,
+    likelihoods,
+    loss,
+    message_log_q,
+    shown,
+    through_channels,
+)
 
 ROWS = 32
 
@@ -71,10 +83,10 @@ def test_dropout_in_the_loss_depends_on_the_samples_only():
 
 def test_messages_are_tables_times_exp_lambda():
     net = random_network(11, 9)
-    model, plan, given, states, *_ = setting(net)
-    ragged = model.ragged
+    ragged, states = Ragged(tuple(net.cards.tolist())), jnp.asarray(sample(net, ROWS, seed=1).T)
     messages = np.random.default_rng(4).standard_normal((ROWS, ragged.slots)).astype(np.float32)
-    parts = message_log_q(plan, given, jnp.asarray(messages), states)
+    tables = grouped(log_conditionals(compile_network(net), states), ragged)
+    parts = message_log_q(ragged, jnp.asarray(messages), tables)
     x, at = np.asarray(states), 0
     for i in ragged.order:
         g, j = ragged.member[i]

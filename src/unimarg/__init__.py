@@ -33,6 +33,7 @@ from unimarg.posterior import Posterior
 from unimarg.questions import next_questions
 
 if TYPE_CHECKING:
+    from unimarg.bulk.scoring import score
     from unimarg.checkpoint import load_model
     from unimarg.comparison import evaluate
     from unimarg.compiled import sample
@@ -76,6 +77,7 @@ __all__ = [
     "sample",
     "sample_posterior",
     "save",
+    "score",
     "to_pgmpy",
     "to_pyagrum",
     "train",
@@ -92,6 +94,7 @@ _LAZY = {
     "most_probable": "unimarg.explanation",
     "sample": "unimarg.compiled",
     "sample_posterior": "unimarg.joint_posterior",
+    "score": "unimarg.bulk.scoring",
     "train": "unimarg.trainer",
 }
 

@@ -15,6 +15,7 @@ import numpy as np
 
 from unimarg.errors import ImpossibleEvidenceError, UsageError
 from unimarg.evidence import Evidence, parse_evidence, state_index
+from unimarg.formats.interop import AnyNetwork, as_network
 from unimarg.many import Answers, exact_answers
 from unimarg.network import Floats, Network
 
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-def explain(net: Network, evidence: Mapping[str, object] | None, target: str, state: str | None = None) -> pd.DataFrame:
+def explain(net: AnyNetwork, evidence: Mapping[str, object] | None, target: str, state: str | None = None) -> pd.DataFrame:
     """How each finding moved the target, by exact inference; strongest first.
 
     ``state`` is the one of the target's states that is explained: unless given, the one whose odds all findings together raised most.
@@ -34,6 +35,7 @@ def explain(net: Network, evidence: Mapping[str, object] | None, target: str, st
     >>> explain(net, {"wet": "yes"}, "rain").round(4).to_dict("records")
     [{'variable': 'wet', 'finding': 'yes', 'without': 0.2, 'shift': 0.4721, 'log_odds': 2.1041}]
     """
+    net = as_network(net)
     return influence(net, exact_answers(net), evidence, target, state)
 
 

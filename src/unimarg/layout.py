@@ -18,8 +18,8 @@ from unimarg.network import Floats, Mechanism, Network, NoisyMax, Table
 
 FINE = 1e-6  # a probability below this needs 64 random bits
 TURN = 4  # parents that a noisy-max adds at a time: fewer passes over the sums
-MAX_CHUNK = 1 << 16
-CHUNK_BYTES = 1 << 27
+MAX_CHUNK, MAX_CHUNK_ACCELERATED = 1 << 16, 1 << 18
+CHUNK_BYTES, CHUNK_BYTES_ACCELERATED = 1 << 27, 1 << 29
 MAX_NODES = 1 << 22  # node numbers share a counter word with the sample index's upper bits
 
 
@@ -91,8 +91,10 @@ class CompiledNetwork:
     @property
     def chunk(self) -> int:
         """Samples in a chunk, a power of two: as many as run well, fewer where the states would take much memory."""
-        size = CHUNK_BYTES // (self.layout.rows * np.dtype(self.layout.dtype).itemsize)
-        return min(MAX_CHUNK, 1 << (max(size, 64).bit_length() - 1))
+        accelerated = jax.default_backend() != "cpu"
+        most, fits = (MAX_CHUNK_ACCELERATED, CHUNK_BYTES_ACCELERATED) if accelerated else (MAX_CHUNK, CHUNK_BYTES)
+        size = fits // (self.layout.rows * np.dtype(self.layout.dtype).itemsize)
+        return min(most, 1 << (max(size, 64).bit_length() - 1))
 
 
 def compile_network(net: Network, width: int | None = None) -> CompiledNetwork:

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from os import PathLike
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 
 import jax
 import jax.numpy as jnp
@@ -66,6 +66,16 @@ class Marginalizer:
         from unimarg.checkpoint import save_model
 
         save_model(self, path)
+
+    @overload
+    def query(
+        self, evidence: Mapping[str, object] | None = None, targets: Sequence[str] | None = None, method: str = "auto", **options: Any
+    ) -> Posterior: ...
+
+    @overload
+    def query(
+        self, evidence: Iterable[Mapping[str, object]], targets: Sequence[str] | None = None, method: str = "auto", **options: Any
+    ) -> list[Posterior]: ...
 
     def query(
         self,
@@ -125,7 +135,7 @@ class Marginalizer:
     def one_shot(self, evidence: Mapping[str, object] | None, targets: Sequence[str] | None) -> Posterior:
         """``query`` by one forward pass."""
         start = time.perf_counter()
-        nodes = range(len(self.net)) if targets is None else [self.net.find(name) for name in targets]
+        nodes = self._nodes(targets)
         row = self.marginals([parse_evidence(self.net, evidence)])[0]
         edges = np.cumsum([0, *self.net.cards])
         unknown = float("nan")
@@ -171,10 +181,7 @@ class Marginalizer:
     def answers(self, evidence: Sequence[Evidence], nodes: Sequence[int] | None = None) -> tuple[Floats, np.ndarray]:
         """``marginals`` of some nodes (all if None), and for each row the node that its evidence leaves no state, -1 if there is none."""
         out, contradiction = self._marginals(*self.arrays(evidence))
-        if nodes is not None:
-            edges = np.cumsum([0, *self.net.cards])
-            out = out[:, np.concatenate([np.arange(edges[i], edges[i + 1]) for i in nodes])]
-        return out, contradiction
+        return (out if nodes is None else out[:, self.slots(nodes)]), contradiction
 
     def refuse(self, contradiction: np.ndarray) -> None:
         """Impossible evidence is an error."""
@@ -195,10 +202,10 @@ class Marginalizer:
             out[i, : self.net.cards[i]] = parts[group][0, j]
         return out
 
-    def predict_proba(self, frame: pd.DataFrame, rule_out: bool = True) -> pd.DataFrame:
+    def predict_proba(self, frame: pd.DataFrame, targets: Sequence[str] | None = None, *, rule_out: bool = True) -> pd.DataFrame:
         """Marginals for every row of a table; an empty cell is unobserved, so every row has its own evidence.
 
-        Columns are variables, cells are state labels or indices. The result's columns are (variable, state).
+        Columns are variables, cells are state labels or indices. The result's columns are (variable, state), of the targets (all if None).
         ``rule_out=False`` skips the proof of which states the evidence makes impossible: on networks full of zeros it
         takes longer than the answer, and the states then get a small probability in place of zero.
         """
@@ -206,9 +213,34 @@ class Marginalizer:
 
         from unimarg.tables import states_from_frame
 
-        states = states_from_frame(self.net, frame)
-        columns = pd.MultiIndex.from_tuples([(v.name, s) for v in self.net.variables for s in v.states], names=["variable", "state"])
-        return pd.DataFrame(self.marginals_of_states(states, rule_out), index=frame.index, columns=columns)
+        nodes = self._nodes(targets)
+        found = self.marginals_of_states(states_from_frame(self.net, frame), rule_out)
+        columns = [(self.net.names[i], s) for i in nodes for s in self.net.variables[i].states]
+        index = pd.MultiIndex.from_tuples(columns, names=["variable", "state"])
+        return pd.DataFrame(found if targets is None else found[:, self.slots(nodes)], index=frame.index, columns=index)
+
+    def predict(self, frame: pd.DataFrame, targets: Sequence[str] | None = None) -> pd.DataFrame:
+        """The most probable state of every variable on its own, row by row: labels, a column for each target (all if None)."""
+        import pandas as pd
+
+        from unimarg.tables import states_from_frame
+
+        nodes = self._nodes(targets)
+        found = self.marginals_of_states(states_from_frame(self.net, frame))
+        best = {
+            self.net.names[i]: np.array(self.net.variables[i].states, dtype=object)[found[:, self.slots([i])].argmax(axis=1)] for i in nodes
+        }
+        return pd.DataFrame(best, index=frame.index)
+
+    def _nodes(self, targets: Sequence[str] | None) -> list[int]:
+        if isinstance(targets, str):
+            raise UsageError(f"targets must be a list of names, not the string {targets!r}")
+        return list(range(len(self.net))) if targets is None else [self.net.find(name) for name in targets]
+
+    def slots(self, nodes: Sequence[int]) -> np.ndarray:
+        """Where the states of some nodes are, when those of all lie side by side."""
+        edges = np.cumsum([0, *self.net.cards])
+        return np.concatenate([np.arange(edges[i], edges[i + 1]) for i in nodes]) if len(nodes) else np.zeros(0, dtype=int)
 
     def marginals_of_states(self, states: np.ndarray, rule_out: bool = True) -> np.ndarray:
         """As ``marginals``, float32, from states ``[rows, nodes]`` with -1 where unobserved."""

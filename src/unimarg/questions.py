@@ -18,6 +18,7 @@ import numpy as np
 
 from unimarg.errors import ImpossibleEvidenceError, UsageError, closest
 from unimarg.evidence import Evidence, parse_evidence
+from unimarg.formats.interop import AnyNetwork, as_network
 from unimarg.many import Answers, exact_answers, split
 from unimarg.network import Floats, Network
 
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
 
 def next_questions(
-    net: Network,
+    net: AnyNetwork,
     evidence: Mapping[str, object] | None,
     targets: Sequence[str],
     candidates: Sequence[str] | None = None,
@@ -43,6 +44,7 @@ def next_questions(
     >>> next_questions(net, {}, ["rain"]).round(4).to_dict("records")
     [{'variable': 'wet', 'gain': 0.2013, 'cost': 1.0, 'gain_per_cost': 0.2013}]
     """
+    net = as_network(net)
     return rank(net, exact_answers(net), evidence, targets, candidates, costs)
 
 

@@ -19,6 +19,7 @@ from rich.progress import Progress as ProgressBar
 from rich.table import Table as Grid
 from rich.text import Text
 
+from unimarg.names import visible
 from unimarg.posterior import Posterior
 
 if TYPE_CHECKING:
@@ -168,12 +169,7 @@ def trust_line(facts: Mapping[Any, Any]) -> str:
 
 def plain(text: str) -> Text:
     """Text as it stands, control characters made visible."""
-    return Text("".join(_visible(text)))
-
-
-def _visible(text: str) -> Iterator[str]:
-    for c in text:
-        yield c if c.isprintable() else c.encode("unicode_escape").decode()
+    return Text(visible(text))
 
 
 @contextlib.contextmanager
@@ -212,6 +208,25 @@ def rows_bar() -> Iterator[Callable[[int, int, str], None] | None]:
     with ProgressBar(*shown, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task("", total=None)
         yield lambda done, total, text: bar.update(task, completed=done, total=total, description=escape(text))
+
+
+@contextlib.contextmanager
+def scoring_bar() -> Iterator[Callable[[int, float], None]]:
+    """For the progress of ``score``: a bar on a terminal, else a line every half minute."""
+    quiet = not sys.stderr.isatty()
+    shown = (TextColumn("scoring"), BarColumn(), TextColumn("{task.description}"), TimeRemainingColumn())
+    with ProgressBar(*shown, console=Console(stderr=True), disable=quiet, transient=True) as bar:
+        task = bar.add_task("", total=1.0)
+        last = time.perf_counter()
+
+        def tell(rows: int, share: float) -> None:
+            nonlocal last
+            bar.update(task, completed=share, description=f"{rows:,} rows")
+            if quiet and time.perf_counter() - last > 30:
+                last = time.perf_counter()
+                print(f"{rows:,} rows, {share:.0%}", file=sys.stderr, flush=True)
+
+        yield tell
 
 
 @contextlib.contextmanager

@@ -24,6 +24,7 @@ from unimarg.counter import key_from_seed
 from unimarg.encoding import inputs
 from unimarg.errors import TrainingError, UsageError, whole_number
 from unimarg.evaluation import errors, evidence_sets, references
+from unimarg.formats.interop import AnyNetwork, as_network
 from unimarg.layout import compile_network, power_of_two
 from unimarg.marginalizer import Marginalizer, prior_slots
 from unimarg.masking import Mask
@@ -40,7 +41,7 @@ PRIOR_SAMPLES = 1 << 20
 CHECKPOINT_SECONDS = 60.0
 TEACHER_ENTRIES, TEACHER_ENTRIES_ACCELERATED = 1 << 14, 1 << 20  # exact labels cost about as much as the network then
 HELD_OUT_SECONDS = 5.0
-CALL_BYTES, CALL_BYTES_ACCELERATED = 1 << 28, 1 << 31  # of a call's evidence and labels
+CALL_BYTES, CALL_SHARE = 1 << 28, 1 / 8  # of a call's evidence and labels: bytes on a CPU, share of the memory of another device
 CALL_SECONDS = 0.5  # what a call should take: short enough for progress and Ctrl-C
 
 
@@ -78,7 +79,7 @@ def parse_budget(text: str) -> Budget:
 
 
 def train(
-    net: Network,
+    net: AnyNetwork,
     preset: str = "default",
     budget: str = "60s",
     seed: int = 0,
@@ -101,7 +102,7 @@ def train(
     (step, error), into the model's history. The weights do not depend on it.
     """
     start = time.perf_counter()
-    limits = parse_budget(budget)
+    net, limits = as_network(net), parse_budget(budget)
     made = recipe(net, preset, mask, **options)
     seed = whole_number(seed, "a seed", 0, 2**64 - 1)
     held_out = whole_number(held_out, "the number of held-out evidence sets", 0, 10**5)
@@ -148,7 +149,9 @@ class _Run:
         work = (6 * weights + 100 * (teacher.entries if teacher else 0)) * self.recipe.batch
         work += 100 * len(self.net) * self.ragged.largest * self.recipe.student * batch_rows(self.recipe.batch)
         seconds = work / (2e14 if accelerated else 5e10)
-        fits = (CALL_BYTES_ACCELERATED if accelerated else CALL_BYTES) / (28 * int(self.net.cards.sum()))  # samples: seven arrays of floats
+        fits = (CALL_SHARE * device_bytes() if accelerated else CALL_BYTES) / (
+            32 * int(self.net.cards.sum())
+        )  # samples: eight arrays of floats
         most = min(CALL_SECONDS / seconds, min(self.compiled.chunk, fits) / self.recipe.batch, self.limits.steps or math.inf)
         return 1 << max(0, math.floor(math.log2(max(most, 1))))
 
@@ -244,6 +247,11 @@ class _Run:
             history["held_out"] = list(self.held_out.measured)
         student = None if state.student is None else state.student.best
         return Marginalizer(self.net, self.recipe, state.trunk.best, self.priors, history, student)
+
+
+def device_bytes() -> int:
+    """The memory that an accelerator has for us, or that the smallest in use has where it does not say."""
+    return (jax.local_devices()[0].memory_stats() or {}).get("bytes_limit", 1 << 34)
 
 
 class HeldOut:

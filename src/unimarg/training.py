@@ -65,6 +65,11 @@ class Plan:
         return min(self.samples_per_call, max(self.recipe.batch, 1 << int(np.log2(max(fits, 1)))))
 
     @property
+    def tabled(self) -> bool:
+        """Whether anything is learnt beside the tables."""
+        return self.recipe.student > 0 or "message" in self.recipe.architecture.heads
+
+    @property
     def soft(self) -> bool:
         """Labels given the rest of the sample."""
         return self.recipe.labels == "soft" or (self.recipe.labels == "auto" and self.half and self.teacher is None)
@@ -105,6 +110,7 @@ class Batch(NamedTuple):
     states: jax.Array  # [nodes, samples]
     samples: jax.Array  # uint32 [samples]: their numbers
     beliefs: jax.Array | None  # [samples, slots]: logits to start from, if not the prior's
+    tables: Parts  # [samples, nodes, K]: log P(x_i = k | pa_i), for a message head or a student; else empty
 
 
 class State(NamedTuple):
@@ -121,6 +127,7 @@ class View(NamedTuple):
     known: jax.Array  # bool [samples, nodes]
     certain: jax.Array  # bool, likewise: known, and not through a channel
     values: Parts
+    tables: Parts  # as in Batch
 
 
 def stream(key: Key, number: int) -> Key:
@@ -227,22 +234,28 @@ def labelled(
     observed: jax.Array,
     samples: jax.Array,
 ) -> Batch:
-    """The evidence encoded, and what it implies: the teacher's marginals, or the samples themselves, softened where asked."""
+    """The evidence encoded, and what it implies: the teacher's marginals, or the samples themselves, softened where asked.
+
+    The tables' rows are looked up here, for many batches at once, because a GPU takes as long for few samples as for many.
+    """
     ragged = plan.ragged
+    log_p = log_conditionals_of(plan.layout, given.arrays, states)  # left out by the compiler where nothing needs it
     beliefs = None if plan.propagation is None else plan.propagation.logits(known, values, plan.half)
     encoded = encode(plan.recipe.encoding, known, values, ragged, given.priors, beliefs)
     if marginals is not None:
         labels = by_group(ragged, marginals)
     elif plan.soft:
-        labels = soft_labels(plan, given, known, values, states, observed)
+        labels = soft_labels(plan, given, known, values, states, observed, log_p)
     else:
         labels = one_hot(ragged.rows(states), ragged)
-    return Batch(encoded, labels, known, values, certain, states, samples, beliefs)
+    tables = grouped(log_p, ragged) if plan.tabled else []
+    return Batch(encoded, labels, known, values, certain, states, samples, beliefs, tables)
 
 
-def soft_labels(plan: Plan, given: Given, known: jax.Array, values: Parts, states: jax.Array, observed: jax.Array) -> Parts:
+def soft_labels(
+    plan: Plan, given: Given, known: jax.Array, values: Parts, states: jax.Array, observed: jax.Array, log_p: jax.Array
+) -> Parts:
     """P(x_i = k | the rest of the sample), ``[samples, nodes, K]`` for each group."""
-    log_p = log_conditionals_of(plan.layout, given.arrays, states)
     logits = grouped(blanket_log_p(plan.layout, given.arrays, states, observed, log_p), plan.ragged)
     return [
         jax.nn.softmax(jnp.where(flag[..., None], jnp.log(value), 0) + part, axis=-1)
@@ -262,10 +275,10 @@ def loss(trunk: Trunk, plan: Plan, given: Given, batch: Batch) -> tuple[jax.Arra
     counted = jnp.ones_like(batch.certain) if recipe.observed_loss else ~batch.certain
     total = _cross_entropy(ragged.log_softmax(logits["marginal"]), batch.labels, counted, ragged)
     if "message" in logits:
-        messages = message_log_q(plan, given, logits["message"], batch.states)
+        messages = message_log_q(ragged, logits["message"], batch.tables)
         drawn = batch.labels if plan.soft else one_hot(ragged.rows(batch.states), ragged)
         total = total + recipe.message_weight * _cross_entropy(messages, drawn, ~batch.certain, ragged)
-    return total, View(features, logits.get("message"), batch.known, batch.certain, batch.values)
+    return total, View(features, logits.get("message"), batch.known, batch.certain, batch.values, batch.tables)
 
 
 def _cross_entropy(log_p: Parts, labels: Parts, counted: jax.Array, ragged: Ragged) -> jax.Array:
@@ -296,10 +309,9 @@ def by_group(ragged: Ragged, marginals: list[jax.Array]) -> Parts:
     return out
 
 
-def message_log_q(plan: Plan, given: Given, messages: jax.Array, states: jax.Array) -> Parts:
+def message_log_q(ragged: Ragged, messages: jax.Array, tables: Parts) -> Parts:
     """log q_i(k | pa_i, e), ``[samples, nodes, K]`` for each group, with the samples' own parents."""
-    tables = grouped(log_conditionals_of(plan.layout, given.arrays, states), plan.ragged)
-    return [jax.nn.log_softmax(table + part, axis=-1) for table, part in zip(tables, plan.ragged.with_reference(messages), strict=True)]
+    return [jax.nn.log_softmax(table + part, axis=-1) for table, part in zip(tables, ragged.with_reference(messages), strict=True)]
 
 
 def grouped(by_node: jax.Array, ragged: Ragged) -> Parts:
@@ -317,7 +329,7 @@ def student_loss(student: Student, plan: Plan, given: Given, view: View, states:
     rows = batch_rows(states.shape[1])
     view, states = cast(View, jax.tree.map(lambda a: a[:rows], view)), states[:, :rows]
     known, certain = by_node(view.known, plan.ragged), by_node(view.certain, plan.ragged)
-    log_q = student_log_q(student, plan, given, view, states)
+    log_q = student_log_q(student, plan, view, states)
     counted = ~certain
     if given.descendants is not None:
         above = jnp.dot(given.descendants.astype(jnp.float32), known.astype(jnp.float32)) > 0
@@ -326,12 +338,11 @@ def student_loss(student: Student, plan: Plan, given: Given, view: View, states:
     return -jnp.where(drawn, log_q, 0).sum() / jnp.maximum(counted.sum(), 1)
 
 
-def student_log_q(student: Student, plan: Plan, given: Given, view: View, states: jax.Array) -> jax.Array:
+def student_log_q(student: Student, plan: Plan, view: View, states: jax.Array) -> jax.Array:
     """log q_i(k | pa_i, e, x_j for all j < i), ``[nodes, K, samples]``, with the samples' own x."""
     ragged = plan.ragged
     certain, known = by_node(view.certain, ragged), by_node(view.known, ragged)
-    logits = log_conditionals_of(plan.layout, given.arrays, states)[:, : ragged.largest]
-    logits = logits + student.messages(view.features, states, ~certain, plan.half)
+    logits = by_state(view.tables, ragged, -jnp.inf) + student.messages(view.features, states, ~certain, plan.half)
     if view.messages is not None:
         logits = logits + jnp.where(known[:, None], 0, by_state(ragged.with_reference(view.messages), ragged))
     if plan.recipe.virtual:
@@ -344,9 +355,9 @@ def by_node(rows: jax.Array, ragged: Ragged) -> jax.Array:
     return take_rows(rows.T, jnp.asarray(ragged.place))
 
 
-def by_state(parts: Parts, ragged: Ragged) -> jax.Array:
-    """``[samples, nodes, K]`` for each group, as ``[nodes, K, samples]`` in the network's order with 0 for states a node lacks."""
-    padded = [jnp.pad(part, ((0, 0), (0, 0), (0, ragged.largest - part.shape[-1]))) for part in parts]
+def by_state(parts: Parts, ragged: Ragged, missing: float = 0.0) -> jax.Array:
+    """``[samples, nodes, K]`` for each group, as ``[nodes, K, samples]`` in the network's order; ``missing`` for states a node lacks."""
+    padded = [jnp.pad(part, ((0, 0), (0, 0), (0, ragged.largest - part.shape[-1])), constant_values=missing) for part in parts]
     return take_rows(jnp.moveaxis(jnp.concatenate(padded, axis=1), 0, -1), jnp.asarray(ragged.place))
 
 

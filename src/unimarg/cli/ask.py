@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from unimarg.cli.common import CaseOption, EvidenceOption, JsonOption, ModelArgument, app, findings_of, model_of, network_of
-from unimarg.errors import UnimargError, UsageError, closest
+from unimarg.cli.common import CaseOption, EvidenceOption, JsonOption, ModelArgument, app, findings_of, model_of, network_of, variables_of
+from unimarg.errors import UnimargError, UsageError
 
 if TYPE_CHECKING:
     from unimarg.network import Network
@@ -43,13 +43,13 @@ def ask(
     """
     model = model_of(network)
     net = network_of(network) if model is None else model.net
-    targets = _variables(net, target or [])
+    targets = variables_of(net, target or [])
     if not targets:
         raise UsageError("say what to find out: -t NAME, a variable or a group of variables")
     if as_json and not just_list:
         raise UsageError("--json goes with --list: an interview is for people")
     findings = findings_of(net, case, evidence or [])
-    options = {"targets": targets, "candidates": _variables(net, among or []) or None, "costs": _costs(cost or [])}
+    options = {"targets": targets, "candidates": variables_of(net, among or []) or None, "costs": _costs(cost or [])}
     if model is None:
         from unimarg.exact import exact
         from unimarg.questions import next_questions
@@ -163,20 +163,6 @@ class Interview:
         moved = {n: max(abs(post[n][s] - self.prior[n][s]) for s in post[n]) for n in post}
         names = sorted(moved, key=moved.__getitem__, reverse=True)[:SHOWN] if len(moved) > SHOWN else list(moved)
         self.console.print(terminal.bars(post, names))
-
-
-def _variables(net: Network, given: Iterable[str]) -> list[str]:
-    """Names of variables; the name of a group stands for all in it."""
-    groups: dict[str, list[str]] = {}
-    for v in net.variables:
-        groups.setdefault(v.group, []).append(v.name)
-    groups.pop("", None)
-    out: list[str] = []
-    for name in given:
-        if name not in net.index and name not in groups:
-            raise UsageError(f"there is neither a variable nor a group {name!r}; {closest(name, [*net.names, *groups])}")
-        out += [name] if name in net.index else groups[name]
-    return list(dict.fromkeys(out))
 
 
 def _costs(given: Iterable[str]) -> dict[str, float]:

@@ -102,6 +102,9 @@ def reproduce(
         Path | None, typer.Option("--references", help="An .npz with evidence, truth and std_error, instead of references made here.")
     ] = None,
     reference_samples: Annotated[int, typer.Option(help="Samples of a reference where exact inference is not quick.")] = 1 << 22,
+    without: Annotated[
+        list[str] | None, typer.Option("--without", help="A proposal to leave out of figure1 and table2, such as SUM-IS. Repeatable.")
+    ] = None,
     seed: SeedOption = 0,
 ) -> None:
     """Run an experiment of the paper (Douglas et al. 2017) and put its figures beside ours. In full, this wants a GPU.
@@ -116,6 +119,6 @@ def reproduce(
     from unimarg.reproduce.setting import Setting
 
     with terminal.status() as say:
-        setting = Setting(out, quick, seed, references, reference_samples, say)
+        setting = Setting(out, quick, seed, references, reference_samples, tuple(without or ()), say)
         text = import_module(f"unimarg.reproduce.{experiment.replace('-', '_')}").reproduce(setting)
     print(text)

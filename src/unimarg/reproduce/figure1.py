@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, NullFormatter
 
 from unimarg.plots import LINE, save
-from unimarg.reproduce.sampling import BETAS, PROPOSALS, Proposal, beta_name, column, common, sampling_rows
+from unimarg.reproduce.sampling import BETAS, PROPOSALS, Proposal, asked, beta_name, column, common, sampling_rows
 from unimarg.reproduce.setting import Setting
 from unimarg.rows import write_rows
 
@@ -26,7 +26,7 @@ def reproduce(setting: Setting) -> str:
     rows, references = sampling_rows(setting)
     points = sorted({row["samples"] for row in rows})
     made_by, own_error = common(rows), references.mean_error(setting.net)
-    table = [_line(rows, p, n) | {"reference_error": own_error} | made_by for p in PROPOSALS for n in points]
+    table = [_line(rows, p, n) | {"reference_error": own_error} | made_by for p in asked(setting) for n in points if n <= p.most]
     save(picture(table, setting.quick), setting.path("figure1.png"))
     write_rows(setting.path("figure1.csv"), table)
     ends = [row for row in table if row["samples"] in (points[-1], points[-4])]  # an eighth of the samples, and all
@@ -88,6 +88,8 @@ def picture(table: list[dict[str, Any]], quick: bool) -> Figure:
     left, right = figure.subplots(1, 2)
     for proposal in PROPOSALS:
         rows = [row for row in table if row["proposal"] == proposal.name]
+        if not rows:
+            continue
         n = [row["samples"] for row in rows]
         style: dict[str, Any] = {"color": OURS.get(proposal.name), "lw": 1.8, "ls": "--" if proposal.ours else "-", "label": proposal.name}
         if proposal.name == "adaptive":

@@ -2,8 +2,8 @@
 
 A row for each (proposal, set, number of samples) in sampling.csv: Pearson correlation of the vectors P(X_i = 1) of unobserved nodes
 with the reference, mean and largest absolute error, Kish's ESS, k-hat. The paper's proposals are taken to the letter
-(``structure=False``), from its network of one layer; ours use the preset ``default``. Nodes that no finding lies below are estimated by
-P(x_i | pa_i), for all proposals alike.
+(``structure=False``), from its network of one layer, and once more with structure; the others use the preset ``default``.
+Nodes that no finding lies below are estimated by P(x_i | pa_i), for all proposals alike.
 """
 
 from __future__ import annotations
@@ -13,11 +13,14 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 
 from unimarg.comparison import compare, given, stream_seed
-from unimarg.errors import UnimargError
-from unimarg.importance import Limits
+from unimarg.counter import Key
+from unimarg.errors import UnimargError, UsageError, closest
+from unimarg.importance import Draw, Limits, chunk_size, first_sample
 from unimarg.marginalizer import Marginalizer
 from unimarg.network import Network
 from unimarg.posterior import Posterior
@@ -28,7 +31,8 @@ from unimarg.reproduce.setting import References, Setting
 from unimarg.rows import append_row, read_rows
 
 BETAS = (0.0, 0.1, 0.25, 0.5, 0.75, 1.0)
-SAMPLES = (8_000, 16_000, 31_250, 62_500, 125_000, 250_000, 500_000, 1_000_000, 2_000_000)
+SAMPLES = (31_250, 125_000, 250_000, 500_000, 1_000_000, 2_000_000)
+FEWER = 250_000  # samples of proposals that run a network at every node
 QUICK_SAMPLES = (250, 500, 1_000, 2_000, 4_000, 8_000, 16_000, 32_000)
 FIGURES = ("correlation", "mae", "max_error", "ess", "k_hat")
 KEY = ("network", "references", "model", "proposal", "set", "samples", "seed")
@@ -43,6 +47,7 @@ class Proposal:
     beta: float | None = None
     structure: bool = True
     ours: bool = False
+    most: int = 2_000_000  # samples
 
 
 def beta_name(beta: float) -> str:
@@ -51,24 +56,35 @@ def beta_name(beta: float) -> str:
 
 PROPOSALS = (
     *(Proposal(beta_name(b), "hybrid", "paper", b, structure=False) for b in BETAS),
-    Proposal("SUM-IS", "sequential", "paper", structure=False),
-    Proposal("sequential", "sequential", "default", ours=True),
+    Proposal("SUM-IS", "sequential", "paper", structure=False, most=FEWER),
+    *(Proposal(f"{beta_name(b)}, structure", "hybrid", "paper", b, ours=True) for b in (0.1, 0.25, 0.5)),
+    Proposal("sequential", "sequential", "default", ours=True, most=FEWER),
     Proposal("message", "message", "default", ours=True),
     Proposal("lookahead", "lookahead", ours=True),
     Proposal("adaptive", "adaptive", ours=True),
 )
 
 
-def sampling_rows(setting: Setting, proposals: Iterable[Proposal] = PROPOSALS) -> tuple[list[dict[str, Any]], References]:
+def asked(setting: Setting) -> list[Proposal]:
+    """All proposals but those to be left out; each beta is needed for what the paper says of them."""
+    optional = [p.name for p in PROPOSALS if p.beta is None or p.ours]
+    for name in setting.without:
+        if name not in optional:
+            raise UsageError(f"there is no proposal {name!r} to leave out; {closest(name, optional)}")
+    return [p for p in PROPOSALS if p.name not in setting.without]
+
+
+def sampling_rows(setting: Setting) -> tuple[list[dict[str, Any]], References]:
     """Every row, those that are in the file already as they are."""
+    proposals = asked(setting)
     net = setting.net
     references = setting.references(net)
-    points = QUICK_SAMPLES if setting.quick else SAMPLES
     file = setting.path("sampling.csv")
     found = {tuple(row[k] for k in KEY): row for row in read_rows(file, COLUMNS)}
     made_by, models, out = provenance(), _models(setting, net), []
     for proposal in proposals:
         model = "none" if proposal.preset is None else f"{proposal.preset} {setting.steps(proposal.preset)} steps"
+        points = [n for n in (QUICK_SAMPLES if setting.quick else SAMPLES) if n <= proposal.most]
         for number in range(len(references.evidence)):
             keys = [tuple(map(str, (net.name, references.source, model, proposal.name, number, n, setting.seed))) for n in points]
             if not all(key in found for key in keys):
@@ -106,7 +122,10 @@ def _draw(
     began, rows = time.perf_counter(), []
     try:
         estimator = Asked(net, model, given(net, evidence), None, options).estimator(proposal.method)
+        draw, size = estimator.draw, chunk_size(estimator.frame)
+        first = _first_chunk(draw)
         for n in points:
+            estimator.draw = first if n <= size else draw
             estimator.run(Limits(n), seed)
             seconds = time.perf_counter() - began
             post = estimator.posterior(proposal.method, Limits(n), seconds)
@@ -116,6 +135,19 @@ def _draw(
         empty = dict.fromkeys((*FIGURES, "seconds"), np.nan) | {"spent": 0, "message": " ".join(str(e).split())}
         rows += [empty] * (len(points) - len(rows))
     return rows
+
+
+def _first_chunk(draw: Draw) -> Draw:
+    """The same samples again for every number of them that a chunk holds: drawn once, and moved up to the first that counts."""
+    drawn: list[tuple[jax.Array, jax.Array]] = []
+
+    def again(key: Key, first: jax.Array, n: int) -> tuple[jax.Array, jax.Array]:
+        if not drawn:
+            drawn.append(draw(key, first_sample(0), n))
+        states, log_w = drawn[0]
+        return jnp.roll(states, -int(first[0]), axis=1), jnp.roll(log_w, -int(first[0]))
+
+    return again
 
 
 def _posterior(net: Network, references: References, number: int) -> Posterior:
