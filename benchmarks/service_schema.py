@@ -10,6 +10,7 @@ import argparse
 import re
 import subprocess
 import sys
+import tempfile
 import urllib.request
 from collections import Counter
 
@@ -39,7 +40,8 @@ def main() -> None:
         # names that are no variables of the network fit the description all the same, and are rightly rejected
         options = ["--exclude-checks", "positive_data_acceptance", "--continue-on-failure", "--no-shrink", "--request-timeout", "60"]
         numbers = ["--max-examples", str(given.examples), "--seed", str(given.seed)]
-        ended = subprocess.run([*command, *options, *numbers], check=False)
+        with tempfile.TemporaryDirectory() as folder:  # it keeps a folder of its own where it runs
+            ended = subprocess.run([*command, *options, *numbers], check=False, cwd=folder)
         found = statuses(service)
     finally:
         service.stop()
