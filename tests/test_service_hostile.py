@@ -39,11 +39,11 @@ DEEP = b'{"evidence": ' + b"[" * 100_000 + b"]" * 100_000 + b"}"
     [
         (b"", "field required"),
         (b"{", "not JSON"),
-        (b"\xff\xfe", ""),
+        (b"\xff\xfe", "the body is not JSON in UTF-8"),
         (b"[]", "valid dictionary"),
         (b'"query"', ""),
         (b"null", "valid dictionary"),
-        (DEEP, ""),
+        (DEEP, "the body is not JSON"),
         (b'{"evidence": {"fever": ' + b"9" * 10_000 + b"}}", ""),
         (b'{"evidence": {"fever": 1e999}}', "'fever' has no state 'inf'"),
         (b'{"evidence": {"fever": NaN}}', "'fever' has no state 'nan'"),
