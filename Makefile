@@ -4,6 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 
 .PHONY: setup demo browser test lint bench
+.SECONDARY:
 
 setup: $(VENV)/.ready
 
@@ -32,8 +33,23 @@ lint: setup
 	$(BIN)/ruff format --check .
 	$(BIN)/basedpyright
 
-# Against pgmpy and pyAgrum, side by side in one run: on the examples, or on NETWORKS=folder of .bif files
-NETWORKS ?= src/unimarg/examples
-bench: setup
-	$(BIN)/python benchmarks/load_bif.py $(NETWORKS)
-	$(BIN)/python benchmarks/sampling.py $(NETWORKS)
+# Against other libraries, side by side in one run: on the examples, or on NETWORKS=folder of .bif files. Its own environment;
+# PEERS="pomegranate nbn" adds those two, each in one more environment of several gigabytes. RUN=--long for 50 evidence sets.
+NETWORKS ?=
+PEERS ?=
+RUN ?=
+OUT ?= bench
+BENCH := .venv-bench
+
+$(BENCH)/.ready: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(BENCH)
+	$(BENCH)/bin/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable . pgmpy
+	touch $@
+
+$(BENCH)-%/.ready: constraints.txt
+	$(PYTHON) -m venv $(BENCH)-$*
+	$(BENCH)-$*/bin/pip install --quiet --disable-pip-version-check --constraint constraints.txt $*
+	touch $@
+
+bench: $(BENCH)/.ready $(PEERS:%=$(BENCH)-%/.ready)
+	$(BENCH)/bin/python benchmarks/peers/run.py $(OUT) $(if $(NETWORKS),--networks $(NETWORKS)) $(if $(PEERS),--peers $(PEERS)) $(RUN)

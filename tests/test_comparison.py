@@ -5,12 +5,14 @@ import json
 import math
 
 import numpy as np
+import pandas as pd
 import pytest
 
 import unimarg as um
 from models import ASIA, random_model
 from test_cli import run
 from unimarg import comparison
+from unimarg.bootstrap import interval
 from unimarg.comparison import COLUMNS, METRICS, compare, correlation, markdown, methods_of, remarks, summary
 from unimarg.errors import FormatError, UsageError
 from unimarg.query import Asked
@@ -136,6 +138,10 @@ def test_sampled_references_have_an_error_and_random_numbers_of_their_own(monkey
     assert (table["reference_max_error"] >= table["reference_error"]).all()
     assert (table["mae"] > 0).all()  # the same random numbers would agree to the last digit
     assert any("lookahead, whose errors are therefore uncertain" in text for text in remarks(table))
+    uneven = table.assign(mae=[1e-4, 1.0], reference_error=1e-2)  # the mean alone would hide it
+    assert not any("uncertain" in text for text in remarks(uneven.assign(mae=[1.0, 1.0])))
+    uneven = pd.concat([uneven, uneven.iloc[:1]])
+    assert any("uncertain" in text for text in remarks(uneven))
     long = small(CLINIC, ["lookahead"], sets=2, samples=512, reference_samples=1 << 18)
     assert (long["reference_error"] < 0.2 * table["reference_error"]).all()
     assert not any("uncertain" in text for text in remarks(long))
@@ -159,7 +165,7 @@ def test_what_fails_is_shown_and_does_not_stop_the_run(monkeypatch):
     assert (failed["message"] == "it would need 9 GiB").all()
     assert failed[list(METRICS)].isna().all(axis=None)
     found = summary(table)
-    assert list(found["answered"]) == [0] * 3 + [3] * 3
+    assert list(found["answered"]) == [0] * 5 + [3] * 5
     assert "exact gave no answer for 3 sets: it would need 9 GiB" in list(remarks(table))
 
 
@@ -168,15 +174,24 @@ def test_summary_by_hand():
         mae=[0.1, 0.2, 0.6], correlation=[0.5, 0.9, 1.0], k_hat=[math.nan, 0.1, 0.2], ess_share=[math.nan] * 3
     )
     found = summary(table).set_index("statistic")
-    assert list(found["mae"]) == pytest.approx([0.3, 0.2, 0.6])
-    assert list(found["correlation"]) == pytest.approx([0.8, 0.9, 0.5])
-    assert list(found["k_hat"]) == pytest.approx([0.15, 0.15, 0.2])
+    assert list(found["mae"]) == pytest.approx([0.3, 0.1, 0.6, 0.2, 0.6])  # three sets: the interval is all that there is
+    assert list(found["correlation"]) == pytest.approx([0.8, 0.5, 1.0, 0.9, 0.5])
+    assert list(found["k_hat"]) == pytest.approx([0.15, 0.1, 0.2, 0.15, 0.2])
     assert found["ess_share"].isna().all()
     lines = markdown(table).splitlines()
     assert lines[0].startswith("| family | method | sets | answered | statistic | mae |")
-    assert lines[4].startswith("| random | prior | 3 | 3 | worst | 0.6 |")
-    assert len({line.count("|") for line in lines[:5]}) == 1
-    assert lines[6] == "- random: references exact 3; mean standard error 0"
+    assert lines[6].startswith("| random | prior | 3 | 3 | worst | 0.6 |")
+    assert len({line.count("|") for line in lines[:7]}) == 1
+    assert lines[8] == "- random: references exact 3; mean standard error 0"
+
+
+def test_intervals_of_the_mean_cover_it():
+    """200 times 50 draws of a skewed variable, whose mean is 1; a normal interval of half its width would cover two thirds."""
+    rng = np.random.default_rng(0)
+    ends = [interval(rng.exponential(size=50)) for _ in range(200)]
+    assert 0.89 < np.mean([low <= 1 <= high for low, high in ends]) < 0.98
+    assert all(np.isnan(interval([math.nan])))
+    assert interval([1.0, 2.0, 9.0], np.median) == (1.0, 9.0)
 
 
 @pytest.mark.parametrize(
@@ -223,7 +238,7 @@ def test_command_line(capsys, tmp_path):
     code, out, _ = run(capsys, *command[:-2], "--json")
     assert code == 0
     answer = json.loads(out)
-    assert [row["statistic"] for row in answer["summary"]] == ["mean", "median", "worst"] * 4
+    assert [row["statistic"] for row in answer["summary"]] == ["mean", "mean from", "mean to", "median", "worst"] * 4
     assert answer["summary"][0]["coverage"] is None
     code, _, err = run(capsys, "evaluate", "asia", "--plot", "out.txt")
     assert code == 2

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import math
+import statistics
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -97,7 +98,11 @@ def posterior_figure(post: Posterior, names: Sequence[str] | None = None) -> Fig
 
 
 def comparison_figure(table: pd.DataFrame) -> Figure:
-    """A panel for each family: a dot for the mean absolute error of each evidence set, a bar at the median of each method."""
+    """A panel for each family: a dot for the mean absolute error of each evidence set; medians stand on their 95% intervals."""
+    import numpy as np
+
+    from unimarg.bootstrap import interval
+
     rows = table.to_dict("records")
     families, methods = (list(dict.fromkeys(row[name] for row in rows)) for name in ("family", "method"))
     figure = picture((2.5 + 4.5 * len(families), 1.8 + 0.4 * len(methods)))
@@ -109,14 +114,16 @@ def comparison_figure(table: pd.DataFrame) -> Figure:
             shown = sorted(max(row["mae"], floor) for row in part if row["method"] == method and math.isfinite(row["mae"]))
             axes.plot(shown, [at + 0.5 * (k % 5 - 2) / 5 for k in range(len(shown))], ".", color=FILL, alpha=0.6, ms=5)
             if shown:
-                axes.plot([shown[len(shown) // 2]] * 2, [at - 0.35, at + 0.35], color=WHISKER, lw=2)
+                axes.plot([statistics.median(shown)] * 2, [at - 0.35, at + 0.35], color=WHISKER, lw=2)
+                axes.plot(interval(shown, np.median), [at + 0.35] * 2, color=WHISKER, lw=2)
         reference = sum(row["reference_error"] for row in part) / len(part)
         if reference > floor:
             axes.axvline(reference, color=WHISKER, ls=":", lw=1)
         axes.set(xscale="log", xlabel="mean absolute error of each set" + "; dotted: the reference's own" * (reference > floor))
         sets = len({row["set"] for row in part})
         exact = "; left edge: exact" * any(row["mae"] <= EXACT for row in part)
-        axes.set_title(f"{visible(part[0]['network'], LONGEST)}, {family}, {sets} sets; bar: median{exact}", fontsize=9, loc="left")
+        title = f"{visible(part[0]['network'], LONGEST)}, {family}, {sets} sets; median and its 95% interval{exact}"
+        axes.set_title(title, fontsize=9, loc="left")
         axes.set_yticks(range(len(methods)), methods)
         axes.set_ylim(len(methods) - 0.5, -0.5)
         axes.spines[["top", "right"]].set_visible(False)

@@ -43,7 +43,9 @@ def evaluate(
     plot: Annotated[Path | None, typer.Option("--plot", help="Draw the errors of every set too: .png, .svg or .pdf.")] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Judge methods side by side on evidence sets, against references whose own error is shown: mean, median and worst set.
+    """Judge methods side by side on evidence sets, against references whose own error is shown.
+
+    Of every metric the mean over the sets, its 95% interval, the median and the worst set.
 
     Example: unimarg evaluate alarm -f random -f leaves --sets 50 -o alarm.csv
     """
