@@ -63,7 +63,7 @@ class Plan:
     memory: float = 4 * 2**30
 
 
-SHORT = Plan(8, (0.1, 0.3, 1.0), 20, "small", 8, 60, 2, 1 << 12)
+SHORT = Plan(8, (0.1, 0.3, 1.0), 40, "small", 8, 60, 2, 1 << 12)
 LONG = Plan(50, (0.1, 0.3, 1.0), 120, "small", 10, 120, 5, 1 << 13)
 
 
@@ -382,16 +382,13 @@ def main() -> None:
     begin, before = time.perf_counter(), os.getloadavg()[0]
     versions = contest.imports()
     for case in cases(given.networks, given.only, given.families):
-        contest.judge(case)
-        contest.rates(case)
-        about = provenance() | {"seed": SEED, "versions": versions, "plan": _plain(plan), "note": given.note}
-        load = {
-            "load_before": before,
-            "load_after": os.getloadavg()[0],
-            "minutes": before_this["minutes"] + (time.perf_counter() - begin) / 60,
-        }
-        file.write_text(json.dumps(about | load, indent=1))
-        write_report(given.out)
+        for step in (contest.judge, contest.rates):
+            step(case)
+            about = provenance() | {"seed": SEED, "versions": versions, "plan": _plain(plan), "note": given.note}
+            minutes = before_this["minutes"] + (time.perf_counter() - begin) / 60
+            about |= {"load_before": before, "load_after": os.getloadavg()[0], "minutes": minutes}
+            file.write_text(json.dumps(about, indent=1))
+            write_report(given.out)
     print(given.out / "report.md")
 
 
