@@ -11,7 +11,7 @@ from unimarg.conditionals import Query
 from unimarg.counter import key_from_seed
 from unimarg.evidence import Evidence
 from unimarg.frame import frame_of
-from unimarg.importance import first_sample
+from unimarg.importance import chunk_size, first_sample
 from unimarg.network import Network
 from unimarg.proposals.hybrid import FITTED, as_beta, host_walk, hybrid
 from unimarg.query import Asked, Options
@@ -129,7 +129,7 @@ def test_fitted_is_the_best_of_those_tried():
     assert post.ess == pytest.approx(ess[fitted])
     assert ess[fitted] > 0.95 * max(ess.values())
     asked = Asked(ASIA, model, EVIDENCE, None, Options(beta="fit"))
-    assert asked.estimator("hybrid").spent == len(FITTED) * 8192
+    assert asked.estimator("hybrid").spent == len(FITTED) * chunk_size(frame_of(ASIA))
 
 
 @pytest.mark.parametrize(

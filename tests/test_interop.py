@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+import unimarg as um
 from unimarg.errors import NetworkError, UsageError
 from unimarg.formats import xmlbif
-from unimarg.formats.interop import from_pgmpy, from_pyagrum, import_quietly, to_pgmpy, to_pyagrum
+from unimarg.formats.interop import as_network, from_pgmpy, from_pyagrum, import_quietly, to_pgmpy, to_pyagrum
 from unimarg.network import Network, NoisyOr, Variable
 
 
@@ -214,3 +215,27 @@ def assert_same_by_name(read: Network, net: Network, tolerance: float) -> None:
         assert found.keys() == expected.keys()
         for key, value in expected.items():
             assert found[key] == pytest.approx(value, abs=tolerance)
+
+
+def test_models_of_others_are_taken_in_place_of_a_network():
+    asia = um.example("asia")
+    evidence = {"dysp": "yes"}
+    expected = um.exact(asia, evidence)["lung"]
+    for theirs in (um.to_pyagrum(asia), um.to_pgmpy(asia)):
+        assert um.exact(theirs, evidence)["lung"] == pytest.approx(expected)
+        assert um.infer(theirs, evidence)["lung"] == pytest.approx(expected)
+        assert um.joint(theirs, evidence, ["lung"])["probability"].tolist() == pytest.approx(list(expected.values()))
+        assert um.most_probable(theirs, evidence).assignment == um.most_probable(asia, evidence).assignment
+        assert um.next_questions(theirs, evidence, ["lung"])["variable"].iloc[0] == "either"
+        assert len(um.explain(theirs, evidence, "lung")) == 1
+        assert um.sample(theirs, 10).shape == (10, 8)
+        assert as_network(theirs) == asia
+    assert as_network(asia) is asia
+
+
+@pytest.mark.parametrize("call", [um.exact, um.infer, um.train, um.most_probable, um.evaluate, lambda net: um.sample(net, 5)])
+def test_what_is_no_network_is_refused(call):
+    with pytest.raises(UsageError, match="needs a Network, or a model of pgmpy or pyAgrum, not str; unimarg"):
+        call("asia.bif")
+    with pytest.raises(UsageError, match="not int"):
+        call(7)

@@ -135,3 +135,20 @@ def test_a_network_of_certainties():
 def test_it_says_what_it_is(model):
     assert "preset 'paper'" in repr(model)
     assert "5 steps" in repr(model)
+
+
+def test_predict_is_the_most_probable_state_of_each(model):
+    table = pd.DataFrame({"a": ["yes", None], "c": [None, "3"]}, index=["x", "y"])
+    proba, labels = model.predict_proba(table), model.predict(table)
+    assert list(labels.columns) == list(NET.names)
+    assert list(labels.index) == ["x", "y"]
+    for name in NET.names:
+        assert list(labels[name]) == list(proba[name].idxmax(axis=1))
+    assert (labels.loc["x", "a"], labels.loc["y", "c"]) == ("yes", "3")
+    assert list(model.predict(table, ["c", "a"]).columns) == ["c", "a"]
+    assert model.predict_proba(table, ["c", "a"]).equals(proba[["c", "a"]])
+    for call in (model.predict, model.predict_proba):
+        with pytest.raises(UsageError, match="list of names"):
+            call(table, "c")
+        with pytest.raises(UsageError, match="no variable 'z'"):
+            call(table, ["z"])

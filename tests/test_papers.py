@@ -79,7 +79,7 @@ def test_figure_1_and_table_2_share_their_runs(tiny, monkeypatch):
     assert text.count("confirmed") == 4
     with tiny.path("figure1.csv").open() as file:
         rows = list(csv.DictReader(file))
-    assert len(rows) == 11 * 4
+    assert len(rows) == len(sampling.PROPOSALS) * 4
     assert all(float(r["low"]) <= float(r["correlation"]) <= float(r["high"]) <= 1 for r in rows)
     assert {r["commit"] for r in rows} != {""}
     assert tiny.path("figure1.png").read_bytes().startswith(b"\x89PNG")

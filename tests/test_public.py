@@ -2,6 +2,7 @@
 
 import ast
 import importlib
+import io
 import re
 import shlex
 from pathlib import Path
@@ -38,6 +39,7 @@ def test_public_names():
         "evaluate",
         "exact",
         "example",
+        "explain",
         "from_pgmpy",
         "from_pyagrum",
         "infer",
@@ -46,9 +48,11 @@ def test_public_names():
         "load_model",
         "medical",
         "most_probable",
+        "next_questions",
         "sample",
         "sample_posterior",
         "save",
+        "score",
         "to_pgmpy",
         "to_pyagrum",
         "train",
@@ -113,6 +117,7 @@ def test_readme_commands_run(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     commands = [shlex.split(line, comments=True) for line in readme_block("On the command line").splitlines()]
     assert [c[:2] for c in commands if c[0] != "unimarg"] == []
+    monkeypatch.setattr("sys.stdin", io.StringIO("1\nq\n"))
     for command in commands:
         with pytest.raises(SystemExit) as e:
             main(["1000" if word == "1000000" else word for word in command[1:]])

@@ -17,9 +17,10 @@ def test_what_is_ruled_out_has_probability_zero(seed):
     x = joint[rng.choice(len(joint), p=p / p.sum())]
     seen = rng.random(len(net)) < 0.4
     evidence = np.where(seen, x, -1)
-    possible = Support(net).narrow([np.where(k >= 0, k == np.arange(c), True)[None] for k, c in zip(evidence, net.cards, strict=True)])
+    given = {i: np.where(k >= 0, k == np.arange(c), True)[None] for i, (k, c) in enumerate(zip(evidence, net.cards, strict=True))}
+    possible = given | Support(net).narrow(given)
     posterior = np.where(((joint == evidence) | (evidence < 0)).all(axis=1), p, 0)
-    for i, allowed in enumerate(possible):
+    for i, allowed in possible.items():
         marginal = np.bincount(joint[:, i], weights=posterior, minlength=int(net.cards[i]))
         assert not (marginal[~allowed[0]] > 0).any()
 
@@ -29,10 +30,10 @@ def test_deterministic_or_by_hand():
     net = um.example("asia")
 
     def narrow(**evidence: str) -> dict[str, list[bool]]:
-        allowed = [np.ones((1, v.card), dtype=bool) for v in net.variables]
+        allowed = {i: np.ones((1, v.card), dtype=bool) for i, v in enumerate(net.variables)}
         for name, state in evidence.items():
             allowed[net.index[name]][:] = [[s == state for s in net.variables[net.index[name]].states]]
-        return dict(zip(net.names, (a[0].tolist() for a in Support(net).narrow(allowed)), strict=True))
+        return {net.names[i]: a[0].tolist() for i, a in (allowed | Support(net).narrow(allowed)).items()}
 
     assert narrow(either="no")["lung"] == [False, True]
     assert narrow(either="no")["tub"] == [False, True]
@@ -48,10 +49,11 @@ def test_many_rows_at_once_are_as_each_alone(monkeypatch):
     net = random_network(3, nodes=9, max_parents=2, zeros=0.4)
     x = um.sample(net, 130, seed=1)
     evidence = np.where(np.random.default_rng(0).random(x.shape) < 0.3, x, -1)
-    allowed = [(evidence[:, [i]] == np.arange(k)) | (evidence[:, [i]] < 0) for i, k in enumerate(net.cards)]
-    together = Support(net).narrow(allowed)
-    assert any(t is not a for t, a in zip(together, allowed, strict=True))
-    assert all(t.any(axis=1).all() for t in together)
+    allowed = {i: (evidence[:, [i]] == np.arange(k)) | (evidence[:, [i]] < 0) for i, k in enumerate(net.cards)}
+    narrowed = Support(net).narrow(allowed)
+    assert 0 < len(narrowed) < len(net)
+    assert all(t.any(axis=1).all() for t in narrowed.values())
     for row in range(130):
-        alone = Support(net).narrow([a[row : row + 1] for a in allowed])
-        assert all((t[row] == a[0]).all() for t, a in zip(together, alone, strict=True))
+        own = {i: a[row : row + 1] for i, a in allowed.items()}
+        alone = own | Support(net).narrow(own)
+        assert all((t[row] == alone[i][0]).all() for i, t in (allowed | narrowed).items())

@@ -27,10 +27,13 @@ from unimarg.examples import example
 from unimarg.examples.medical import medical
 from unimarg.formats import load, save
 from unimarg.formats.interop import from_pgmpy, from_pyagrum, to_pgmpy, to_pyagrum
+from unimarg.influence import explain
 from unimarg.network import Network, NoisyMax, NoisyOr, Table, Variable
 from unimarg.posterior import Posterior
+from unimarg.questions import next_questions
 
 if TYPE_CHECKING:
+    from unimarg.bulk.scoring import score
     from unimarg.checkpoint import load_model
     from unimarg.comparison import evaluate
     from unimarg.compiled import sample
@@ -61,6 +64,7 @@ __all__ = [
     "evaluate",
     "exact",
     "example",
+    "explain",
     "from_pgmpy",
     "from_pyagrum",
     "infer",
@@ -69,9 +73,11 @@ __all__ = [
     "load_model",
     "medical",
     "most_probable",
+    "next_questions",
     "sample",
     "sample_posterior",
     "save",
+    "score",
     "to_pgmpy",
     "to_pyagrum",
     "train",
@@ -88,6 +94,7 @@ _LAZY = {
     "most_probable": "unimarg.explanation",
     "sample": "unimarg.compiled",
     "sample_posterior": "unimarg.joint_posterior",
+    "score": "unimarg.bulk.scoring",
     "train": "unimarg.trainer",
 }
 

@@ -34,6 +34,7 @@ from unimarg.bootstrap import interval
 from unimarg.checkpoint import network_to_arrays
 from unimarg.errors import FormatError, TooExpensiveError, UnimargError, UsageError, closest, whole_number
 from unimarg.evaluation import FAMILIES, evidence_sets
+from unimarg.formats.interop import AnyNetwork, as_network
 from unimarg.importance import MAX_SAMPLES
 from unimarg.marginalizer import Marginalizer
 from unimarg.network import Floats, Ints, Network
@@ -62,7 +63,7 @@ Told = Callable[[int, int, str], None]  # rows done, rows in all, what comes nex
 
 
 def evaluate(
-    source: Network | Marginalizer,
+    source: AnyNetwork | Marginalizer,
     methods: Sequence[str] | None = None,
     families: Sequence[str] = ("random",),
     sets: int = SETS,
@@ -83,7 +84,7 @@ def evaluate(
     ``unimarg.comparison.summary`` gives mean, its 95% interval, median and worst set.
     """
     model = source if isinstance(source, Marginalizer) else None
-    net = source.net if isinstance(source, Marginalizer) else source
+    net = source.net if isinstance(source, Marginalizer) else as_network(source)
     made = _options(options)
     seed = whole_number(seed, "a seed", 0, 2**32 - 1)
     run = _Run(net, model, made, seed, whole_number(sets, "the number of evidence sets", 1, 10**6))

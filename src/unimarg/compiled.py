@@ -23,6 +23,7 @@ from jax import lax
 
 from unimarg.counter import Key, key_from_seed, words
 from unimarg.errors import whole_number
+from unimarg.formats.interop import AnyNetwork, as_network
 from unimarg.layout import (
     MAX_NODES,
     TURN,
@@ -40,6 +41,7 @@ from unimarg.layout import (
 from unimarg.network import Network
 
 MAX_SAMPLES = 1 << 42
+ONE_CORE = {"xla_disable_hlo_passes": "cpu-parallel-task-assigner"}  # for programs of many small steps, several of which run side by side
 FEW_STATES = 7  # of a noisy-max parent, the neutral one not counted: beyond, they are looked up
 
 
@@ -140,6 +142,17 @@ def log_p_of_steps(steps: list[jax.Array]) -> list[jax.Array]:
     return [log_cdf, *reversed(log_p)]
 
 
+def p_of_steps(steps: list[jax.Array]) -> list[jax.Array]:
+    """P(X = k) for each k from D_1, D_2, ..."""
+    cdf = jnp.ones_like(steps[0])
+    p: list[jax.Array] = []
+    for step in reversed(steps):
+        change = jnp.expm1(step)
+        p.append(-change * cdf)
+        cdf = cdf * (1 + change)
+    return [cdf, *reversed(p)]
+
+
 def block_at(blocks: Any, position: jax.Array) -> Any:
     return jax.tree.map(lambda a: lax.dynamic_index_in_dim(a, position, 0, False), blocks)
 
@@ -230,12 +243,13 @@ def sample_chunks(net: Network, n: int, seed: int = 0, chunk: int | None = None)
     return (np.asarray(draw(compiled, key, size, first)).T[: n - first] for first in range(0, n, size))
 
 
-def sample(net: Network, n: int, seed: int = 0, chunk: int | None = None) -> np.ndarray:
+def sample(net: AnyNetwork, n: int, seed: int = 0, chunk: int | None = None) -> np.ndarray:
     """n samples from the network: integers ``[n, nodes]``, columns in the order of ``net.names``.
 
     The same seed gives the same samples on the same kind of device, whatever ``chunk`` is. The array lies
     column by column, so that one variable's samples are contiguous.
     """
+    net = as_network(net)
     pieces = sample_chunks(net, n, seed, chunk)
     out: np.ndarray | None = None
     done = 0

@@ -276,22 +276,25 @@ def _finished_tables(draft: Draft) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     prob, target = draft.prob[: draft.used], draft.target[: draft.used]
     high = np.zeros(frame.capacity, dtype=np.uint32)
     spans = [(begin, begin + table.size, table.shape[1]) for begin, table, _ in draft.spans()] + draft.added
-    for begin, end, width in spans:
-        q = prob[begin:end].reshape(-1, width)
-        t = target[begin:end].reshape(-1, width)
-        low = (t > 0) & (q < FLOOR)
-        if low.any():
-            q = np.where(low, FLOOR, q)
-            touched = low.any(axis=1)
-            q[touched] = normalised(q[touched])
-        dead = ~q.any(axis=1)
-        if dead.any():  # no state is possible: draw the first, its weight is 0
-            q = q.copy()
-            q[dead, 0] = 1.0
-        prob[begin:end] = q.ravel()
-        high[begin:end].reshape(-1, width)[:, : width - 1] = tail_words(q)[0]
+    for width in {width for _, _, width in spans}:
+        same = [slice(begin, end) for begin, end, w in spans if w == width]
+        q, words = _finished(*(np.concatenate([a[at] for at in same]).reshape(-1, width) for a in (prob, target)))
+        ends = np.cumsum([at.stop - at.start for at in same])[:-1]
+        for at, some, of_them in zip(same, np.split(q.ravel(), ends), np.split(words.ravel(), ends), strict=True):
+            prob[at], high[at] = some, of_them
     log_ratio, finished = np.zeros(frame.capacity, dtype=np.float32), np.zeros(frame.capacity, dtype=np.float32)
     with np.errstate(divide="ignore", invalid="ignore"):
         log_ratio[: draft.used] = np.where(target > 0, np.log(target / prob), -np.inf)
     finished[: draft.used] = prob
     return finished, log_ratio, high
+
+
+def _finished(q: Floats, target: Floats) -> tuple[Floats, np.ndarray]:
+    """Rows of one width: probabilities with a floor, and thresholds."""
+    low = (target > 0) & (q < FLOOR)
+    if low.any():
+        q = np.where(low, FLOOR, q)
+        touched = low.any(axis=1)
+        q[touched] = normalised(q[touched])
+    q[~q.any(axis=1), 0] = 1.0  # no state is possible: draw the first, its weight is 0
+    return q, np.pad(tail_words(q)[0], ((0, 0), (0, 1)))

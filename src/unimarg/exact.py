@@ -17,6 +17,7 @@ import numpy as np
 from unimarg.bn2o import PATIENCE, Programme, programme
 from unimarg.errors import ImpossibleEvidenceError, TooExpensiveError, UsageError
 from unimarg.evidence import Evidence, parse_evidence
+from unimarg.formats.interop import AnyNetwork, as_network
 from unimarg.junction import JunctionTree, junction_tree
 from unimarg.network import Floats, Network, NoisyMax
 from unimarg.posterior import Posterior
@@ -28,7 +29,7 @@ DEFAULT_MEMORY = 4 * 2**30
 
 
 def exact(
-    net: Network, evidence: Mapping[str, object] | None = None, targets: Sequence[str] | None = None, *, memory: float = DEFAULT_MEMORY
+    net: AnyNetwork, evidence: Mapping[str, object] | None = None, targets: Sequence[str] | None = None, *, memory: float = DEFAULT_MEMORY
 ) -> Posterior:
     """Posterior marginals without sampling error, or a ``TooExpensiveError`` that says what they would need.
 
@@ -44,11 +45,17 @@ def exact(
         raise UsageError(f"memory must be a positive number of bytes, not {memory!r}")
     if isinstance(targets, str):
         raise UsageError(f"targets must be a list of names, not the string {targets!r}")
+    net = as_network(net)
     found = parse_evidence(net, evidence)
     wanted = list(range(len(net))) if targets is None else [net.find(t) for t in targets]
-    log_p, answers = _answers(net, found, wanted, memory, apart=True)
+    log_p, answers = exact_marginals(net, found, wanted, memory)
     seconds = time.perf_counter() - started
     return Posterior.exact([net.variables[i] for i in wanted], [answers[i] for i in wanted], log_p, seconds)
+
+
+def exact_marginals(net: Network, evidence: Evidence, targets: Sequence[int], memory: float) -> tuple[float, dict[int, Floats]]:
+    """log P(e), and P(x_t | e) for each target."""
+    return _answers(net, evidence, targets, memory, apart=True)
 
 
 def _answers(net: Network, evidence: Evidence, targets: Sequence[int], memory: float, *, apart: bool) -> tuple[float, dict[int, Floats]]:

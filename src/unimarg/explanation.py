@@ -21,6 +21,7 @@ import numpy as np
 
 from unimarg.counter import key_from_seed
 from unimarg.errors import ImpossibleEvidenceError, SamplingError, UsageError
+from unimarg.formats.interop import AnyNetwork, as_network
 from unimarg.importance import chunk_size, first_sample
 from unimarg.mechanism import NoisyMax, pmf_from_log_cdf
 from unimarg.network import Floats, Ints, Network
@@ -51,7 +52,7 @@ class Explanation:
         return "the most probable of all" if self.exact else "the best found; others may be more probable"
 
 
-def most_probable(net: Network, evidence: Mapping[str, object] | None = None, seed: int = 0, *, largest: int = LARGEST) -> Explanation:
+def most_probable(net: AnyNetwork, evidence: Mapping[str, object] | None = None, seed: int = 0, *, largest: int = LARGEST) -> Explanation:
     """The most probable state of all variables together: exact while its tables have at most ``largest`` entries, else the best found.
 
     >>> from unimarg.network import NoisyOr, Variable
@@ -59,7 +60,7 @@ def most_probable(net: Network, evidence: Mapping[str, object] | None = None, se
     >>> most_probable(net, {"wet": "yes"}).assignment
     {'rain': 'yes', 'wet': 'yes'}
     """
-    return explain_all(net, None, evidence, seed, largest)
+    return explain_all(as_network(net), None, evidence, seed, largest)
 
 
 def explain_all(net: Network, model: Marginalizer | None, evidence: Mapping[str, object] | None, seed: int, largest: int) -> Explanation:

@@ -43,6 +43,7 @@ class Frame:
         self.order = drawing_order(net, self.large)
         self.when = np.argsort(self.order)
         self.padded = np.array([power_of_two(int(k)) for k in net.cards])
+        self.prepared: set[int] = set()  # ids of models (0: none) whose escalation is compiled
         self._lay_out(net)
         self.most_contexts = max(MOST_CONTEXTS, *(len(pa) for i, pa in enumerate(net.parents) if not self.large[i]), 1)
         self._noisy(net)

@@ -3,17 +3,20 @@
     P(x_i = k | e) ~ sum_s w_s f_s / sum_s w_s,    w = P(x) l(x) / Q(x),    P(e) ~ mean of w
 
 f is the indicator of x_i = k, or P(x_i = k | pa_i) where no finding lies below node i (Rao-Blackwell). The standard error is
-sqrt(sum w^2 (f - mu)^2) / sum w, and never below what an event that no sample showed may still have. Samples come in chunks; their
-sums are kept in float64, f centred on a first estimate, weights scaled by the largest so far. Whether to go on is asked when
-the number of samples has doubled, so that stopping early does not spoil the errors.
+sqrt(sum w^2 (f - mu)^2) / sum w, and never below what an event that no sample showed may still have. Samples come in chunks, several
+at a time; their sums are kept in float64, weights scaled by the largest so far. Whether to go on is asked at FIRST_CHECK samples, and then
+at as many as the target error should take by what is known, twice those so far at most: seldom, so that stopping early does
+not spoil the errors, and whatever the chunks.
 """
 
 from __future__ import annotations
 
 import math
+import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -28,14 +31,14 @@ from unimarg.network import Floats
 from unimarg.posterior import Posterior
 from unimarg.walk import walk, weighted_sums
 
-CHUNK, CHUNK_ACCELERATED = 1 << 13, 1 << 19  # a GPU takes about as long for a hundred thousand samples as for half a million
+CHUNK, CHUNK_ACCELERATED = 1 << 12, 1 << 19  # a GPU takes about as long for a hundred thousand samples as for half a million
+FIRST_CHECK = 1 << 13  # samples after which errors are looked at first
 CHUNK_BYTES = 1 << 32  # of states and sums of a chunk on an accelerator
 MAX_SAMPLES = 1 << 40
 DEFAULT_SAMPLES = 1 << 20
 ENOUGH, HOPELESS = 400.0, 10.0  # effective samples: ok from, failed below
 RELIABLE, DECISIVE = 0.7, 0.3  # k-hat above which a tail is heavy; share of sum w^2 from which it matters
-PILOT = 1 << 10  # samples of the first chunk that f is centred on
-ROUNDING = 1e-6  # of probabilities in float32, summed
+ROUNDING = 1e-6  # of probabilities in float32, summed, relative to them
 
 
 @dataclass(frozen=True)
@@ -60,20 +63,24 @@ class Weighted:
     top: float = -math.inf  # log of the scale
     w: float = 0.0
     w2: float = 0.0
-    sums: Floats = field(init=False)  # [nodes, card, (w g, w^2 g, w^2 g^2)]
+    sums: Floats = field(init=False)  # [nodes, card, (w g, w^2 g, w^2 g^2)], g = f - centre
+    centre: Floats = field(init=False)  # [nodes, card]
     largest: Floats = field(default_factory=lambda: np.zeros(0))
 
     def __post_init__(self) -> None:
-        self.sums = np.zeros((self.nodes, self.card, 3))
+        self.sums, self.centre = np.zeros((self.nodes, self.card, 3)), np.zeros((self.nodes, self.card))
 
     def add(self, top: float, w: float, w2: float, sums: np.ndarray, log_w: np.ndarray, count: int) -> None:
+        """``sums`` are those of ``weighted_sums``, about a centre of their own."""
+        if self.samples == 0:
+            self.centre = sums[..., 3].astype(np.float64)
         self.samples += count
         if top > -math.inf:
             scale = max(self.top, top)
             old, new = math.exp(self.top - scale), math.exp(top - scale)
             self.w, self.w2 = self.w * old + w * new, self.w2 * old**2 + w2 * new**2
             powers = np.array([1, 2, 2])
-            self.sums = self.sums * old**powers + sums.astype(np.float64) * new**powers
+            self.sums = self.sums * old**powers + _moved(sums.astype(np.float64), self.centre, w, w2) * new**powers
             self.top = scale
         keep = tail_size(self.samples) + 1
         together = np.concatenate([self.largest, log_w])
@@ -105,6 +112,12 @@ class Weighted:
         return self.k_hat >= RELIABLE and tail > DECISIVE * self.w2
 
 
+def _moved(sums: Floats, centre: Floats, w: float, w2: float) -> Floats:
+    """Sums of w g, w^2 g, w^2 g^2 about another centre than their own."""
+    by = sums[..., 3] - centre
+    return np.stack([sums[..., 0] + by * w, sums[..., 1] + by * w2, sums[..., 2] + by * (2 * sums[..., 1] + by * w2)], axis=-1)
+
+
 def sampler(frame: Frame, given: Conditionals) -> Draw:
     """Draws by a walk through the nodes."""
     return lambda key, first, n: walk(frame.shape, given, key, first, n)
@@ -122,6 +135,11 @@ def first_sample(number: int) -> jax.Array:
     return jnp.array([number & 0xFFFFFFFF, (number >> 32) * MAX_NODES], dtype=jnp.uint32)
 
 
+def side_by_side() -> int:
+    """How many chunks are drawn at once: each keeps one core busy."""
+    return len(os.sched_getaffinity(0)) if jax.default_backend() == "cpu" and hasattr(os, "sched_getaffinity") else 1
+
+
 class Estimator:
     """One query's samples: draws them in chunks, adds them up, and turns the sums into a posterior."""
 
@@ -130,43 +148,42 @@ class Estimator:
         self.spent = spent  # samples that went into the proposal
         self.draw = draw or sampler(frame, given)
         self.total = Weighted(frame.shape.nodes, frame.shape.card)
-        self.centre = self._centre(np.zeros((frame.shape.nodes, frame.shape.card)))
 
     def run(self, limits: Limits, seed: int = 0, chunk: int | None = None, progress: Callable[[int, float], None] | None = None) -> None:
         """Samples until one of the limits."""
-        key, size = key_from_seed(seed), chunk or chunk_size(self.frame)
-        began, check = time.perf_counter(), max(size, CHUNK, self.total.samples)
-        if self.total.samples and limits.target_error is not None and self.reached(limits.target_error):
-            return
-        while self.total.samples < limits.samples:
-            self._chunk(key, min(size, limits.samples - self.total.samples), size)
-            spent = time.perf_counter() - began
-            if progress:
-                progress(self.total.samples, spent)
-            if spent > limits.seconds:
-                break
-            if self.total.samples >= check:
-                check = 2 * self.total.samples
-                if limits.target_error is not None and self.reached(limits.target_error):
-                    break
+        key, size, began = key_from_seed(seed), chunk or chunk_size(self.frame), time.perf_counter()
+        target = limits.target_error
+        while self.total.samples < limits.samples and (target is None or not self.reached(target)):
+            goal = limits.samples if target is None else min(self.next_check(target), limits.samples)
+            while self.total.samples < goal:
+                self._advance(key, size, goal)
+                spent = time.perf_counter() - began
+                if progress:
+                    progress(self.total.samples, spent)
+                if spent > limits.seconds:
+                    return
 
-    def _chunk(self, key: Key, count: int, size: int) -> None:
-        first = self.total.samples
-        states, log_w = self.draw(key, first_sample(first), size)
-        if count < size:
-            log_w = jnp.where(jnp.arange(size) < count, log_w, -jnp.inf)
-        if first == 0:  # a first estimate to centre on: digits are lost otherwise where f hardly varies
-            pilot = weighted_sums(self.frame.shape, self.given, states[:, :PILOT], log_w[:PILOT], self.centre)
-            w, sums = (np.asarray(pilot[a], dtype=np.float64) for a in (1, 3))
-            self.centre = self._centre(np.clip(sums[..., 0] / w, 0, 1) if w > 0 else sums[..., 0])
-        top, w, w2, sums = weighted_sums(self.frame.shape, self.given, states, log_w, self.centre)
-        self.total.add(float(top), float(w), float(w2), np.asarray(sums), np.asarray(log_w)[:count], count)
+    def next_check(self, target_error: float) -> int:
+        """The number of samples at which to ask whether the target is reached; it does not depend on the chunks."""
+        least, so_far = max(FIRST_CHECK, chunk_size(self.frame)), self.total.samples
+        if so_far == 0:
+            return least
+        wanted = 2.0
+        if self.total.ess >= ENOUGH and not self.total.heavy:
+            wanted = min(wanted, (self.largest_error() / target_error) ** 2)
+        step = max(least // 2, 1)
+        return max(math.ceil(so_far * wanted / step), so_far // step + 1) * step
 
-    def _centre(self, mean: Floats) -> jax.Array:
-        """In float32, a binary node's two adding up to 1 as ``weighted_sums`` asks."""
-        centre = mean.astype(np.float32)
-        centre[:, 0] = np.where(self.frame.net.cards == 2, 1 - centre[:, 1], centre[:, 0])
-        return jnp.asarray(centre)
+    def _advance(self, key: Key, size: int, goal: int) -> None:
+        """Draws some chunks side by side and adds them in the order of their numbers."""
+        firsts = range(self.total.samples, goal, size)[: side_by_side()]
+        drawn = [(min(size, goal - first), *self.draw(key, first_sample(first), size)) for first in firsts]
+        summed = [(count, log_w, self._sums(states, log_w, count)) for count, states, log_w in drawn]
+        for count, log_w, (top, w, w2, sums) in summed:  # only here they are waited for
+            self.total.add(float(top), float(w), float(w2), np.asarray(sums), np.asarray(log_w)[:count], count)
+
+    def _sums(self, states: jax.Array, log_w: jax.Array, count: int) -> Any:
+        return weighted_sums(self.frame.shape, self.given, states, log_w, count)
 
     def reached(self, target_error: float) -> bool:
         total = self.total
@@ -174,7 +191,7 @@ class Estimator:
 
     def moments(self) -> tuple[Floats, Floats]:
         """Marginals and standard errors, ``[nodes, card]`` in the network's order."""
-        total, centre = self.total, np.asarray(self.centre, dtype=np.float64)
+        total, centre = self.total, self.total.centre
         n, card = centre.shape
         if total.w <= 0:
             return np.full((n, card), np.nan), np.full((n, card), np.nan)
@@ -183,7 +200,7 @@ class Estimator:
         mean = np.clip(centre + delta, 0, 1)
         error = np.sqrt(np.maximum(square, 0)) / total.w
         spread = self._spread()
-        least = np.maximum(zero_count_error(total.ess) * spread, np.where(spread > 0, ROUNDING, 0))
+        least = np.maximum(zero_count_error(total.ess) * spread, ROUNDING * np.maximum(mean, spread > 0))
         return mean, np.maximum(error, least)
 
     def _spread(self) -> Floats:

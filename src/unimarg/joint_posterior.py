@@ -16,12 +16,12 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
-from unimarg.counter import Key, key_from_seed
+from unimarg.counter import key_from_seed
 from unimarg.errors import ImpossibleEvidenceError, SamplingError, TooExpensiveError, UsageError, closest, whole_number
 from unimarg.exact import DEFAULT_MEMORY, exact
+from unimarg.formats.interop import AnyNetwork, as_network
 from unimarg.importance import DEFAULT_SAMPLES, ENOUGH, Estimator, Weighted, chunk_size, first_sample
 from unimarg.network import Floats, Ints, Network
 from unimarg.query import EXACT_MEMORY, Asked, Options, check
@@ -41,7 +41,7 @@ RESAMPLED = 1 << 30  # cells, rows times columns, that sample_posterior gives
 
 
 def sample_posterior(
-    net: Network,
+    net: AnyNetwork,
     evidence: Mapping[str, object] | None = None,
     n: int = 1000,
     targets: Sequence[str] | None = None,
@@ -58,7 +58,7 @@ def sample_posterior(
     message, ess, k_hat, draws and log_evidence. ``options`` are those of ``infer``; ``samples`` and ``seconds`` bound the draws to
     resample from.
     """
-    return posterior_samples(net, None, evidence, n, targets, method, weighted, seed=seed, **options)
+    return posterior_samples(as_network(net), None, evidence, n, targets, method, weighted, seed=seed, **options)
 
 
 def posterior_samples(
@@ -110,7 +110,7 @@ class _Stream:
         while self.total.samples < count:
             now = np.asarray(self._chunk(len(self.log_w))[1])[: count - self.total.samples]
             self.log_w.append(now)
-            _add(self.total, now.astype(np.float64), np.zeros((0, 0, 3)))
+            _add(self.total, now.astype(np.float64))
 
     def until(self, ess: float, limit: int, seconds: float) -> None:
         """Draws until they are worth ``ess``, asked at doublings so that stopping does not depend on the last few."""
@@ -186,24 +186,26 @@ class _Stream:
         return "ok", ""
 
 
-def _add(total: Weighted, log_w: Floats, sums: np.ndarray) -> None:
-    """A chunk's weights, and sums that are scaled by the largest of them."""
+def _add(total: Weighted, log_w: Floats) -> None:
+    """A chunk's weights alone."""
     top = float(log_w.max(initial=-math.inf))
     w = np.exp(log_w - top) if top > -math.inf else np.zeros(1)
-    total.add(top, float(w.sum()), float((w * w).sum()), sums, log_w, len(log_w))
+    total.add(top, float(w.sum()), float((w * w).sum()), np.zeros((0, 0, 4)), log_w, len(log_w))
 
 
 # --- a few variables together
 
 
-def joint(net: Network, evidence: Mapping[str, object] | None, names: Sequence[str], method: str = "auto", **options: Any) -> pd.DataFrame:
+def joint(
+    net: AnyNetwork, evidence: Mapping[str, object] | None, names: Sequence[str], method: str = "auto", **options: Any
+) -> pd.DataFrame:
     """P(names | evidence): a DataFrame with a row for every combination of states, and the columns probability and std_error.
 
     Exact, with errors of zero, where ``auto`` finds that quick or ``method="exact"`` asks for it; else from weighted samples.
     ``options`` are those of ``infer``; ``frame.attrs`` has method, status, message, ess, k_hat, samples,
     log_evidence, log_evidence_error and seconds.
     """
-    return joint_table(net, None, evidence, names, method, **options)
+    return joint_table(as_network(net), None, evidence, names, method, **options)
 
 
 def joint_table(net: Network, model: Marginalizer | None, evidence: Any, names: Sequence[str], method: str, **options: Any) -> pd.DataFrame:
@@ -299,16 +301,14 @@ class Combinations(Estimator):
         super().__init__(proposal.frame, proposal.query, proposal.given, proposal.draw)
         self.cards = cards
         self.total = Weighted(1, math.prod(cards))
-        self.centre = jnp.zeros((1, math.prod(cards)))
 
-    def _chunk(self, key: Key, count: int, size: int) -> None:
-        states, log_w = (np.asarray(a)[..., :count] for a in self.draw(key, first_sample(self.total.samples), size))
-        codes = np.ravel_multi_index(tuple(states[t].astype(np.int64) for t in self.query.targets), self.cards)
-        log_w = log_w.astype(np.float64)
-        top = log_w.max()
-        w = np.exp(log_w - top) if top > -np.inf else np.zeros(count)
+    def _sums(self, states: jax.Array, log_w: jax.Array, count: int) -> Any:
+        codes = np.ravel_multi_index(tuple(np.asarray(states)[t, :count].astype(np.int64) for t in self.query.targets), self.cards)
+        weight = np.asarray(log_w, dtype=np.float64)[:count]
+        top = weight.max()
+        w = np.exp(weight - top) if top > -np.inf else np.zeros(count)
         once, twice = (np.bincount(codes, a, minlength=math.prod(self.cards)) for a in (w, w * w))
-        _add(self.total, log_w, np.stack([once, twice, twice], axis=-1)[None])
+        return top, w.sum(), (w * w).sum(), np.stack([once, twice, twice, np.zeros_like(once)], axis=-1)[None]
 
     def _spread(self) -> Floats:
         """Combinations that the evidence rules out are known to be impossible."""

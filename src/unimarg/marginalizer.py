@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from os import PathLike
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 
 import jax
 import jax.numpy as jnp
@@ -34,7 +34,8 @@ if TYPE_CHECKING:
     from unimarg.explanation import Explanation
 
 TINY = 1e-30  # so that a row whose possible states all underflowed can still be scaled
-BATCHES = (1, 64, 4096)  # rows of a compiled forward pass; a batch is padded to one of these
+BATCHES = (1, 64, 512, 4096)  # rows of a compiled forward pass; a batch is padded to one of these
+OVERHEAD = 64  # rows that a pass could have answered in the time that it takes to start
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,6 +66,16 @@ class Marginalizer:
         from unimarg.checkpoint import save_model
 
         save_model(self, path)
+
+    @overload
+    def query(
+        self, evidence: Mapping[str, object] | None = None, targets: Sequence[str] | None = None, method: str = "auto", **options: Any
+    ) -> Posterior: ...
+
+    @overload
+    def query(
+        self, evidence: Iterable[Mapping[str, object]], targets: Sequence[str] | None = None, method: str = "auto", **options: Any
+    ) -> list[Posterior]: ...
 
     def query(
         self,
@@ -124,7 +135,7 @@ class Marginalizer:
     def one_shot(self, evidence: Mapping[str, object] | None, targets: Sequence[str] | None) -> Posterior:
         """``query`` by one forward pass."""
         start = time.perf_counter()
-        nodes = range(len(self.net)) if targets is None else [self.net.find(name) for name in targets]
+        nodes = self._nodes(targets)
         row = self.marginals([parse_evidence(self.net, evidence)])[0]
         edges = np.cumsum([0, *self.net.cards])
         unknown = float("nan")
@@ -143,9 +154,43 @@ class Marginalizer:
             message="one forward pass, without an error of its own",
         )
 
+    def next_questions(
+        self,
+        evidence: Mapping[str, object] | None,
+        targets: Sequence[str],
+        candidates: Sequence[str] | None = None,
+        costs: Mapping[str, float] | None = None,
+    ) -> pd.DataFrame:
+        """What to ask next, best first, as ``unimarg.next_questions``: every answer to every question in one batched pass."""
+        from unimarg.questions import rank
+
+        return rank(self.net, self.answers, evidence, targets, candidates, costs)
+
+    def explain(self, evidence: Mapping[str, object] | None, target: str, state: str | None = None) -> pd.DataFrame:
+        """Which findings moved a target most, as ``unimarg.explain``: the evidence less each finding, in one batched pass."""
+        from unimarg.influence import influence
+
+        return influence(self.net, self.answers, evidence, target, state)
+
     def marginals(self, evidence: Sequence[Evidence]) -> Floats:
         """``[rows, states]``: the states of all nodes side by side, one row for each evidence."""
-        return self._marginals(*self.arrays(evidence))
+        out, contradiction = self.answers(evidence)
+        self.refuse(contradiction)
+        return out
+
+    def answers(self, evidence: Sequence[Evidence], nodes: Sequence[int] | None = None) -> tuple[Floats, np.ndarray]:
+        """``marginals`` of some nodes (all if None), and for each row the node that its evidence leaves no state, -1 if there is none."""
+        out, contradiction = self._marginals(*self.arrays(evidence))
+        return (out if nodes is None else out[:, self.slots(nodes)]), contradiction
+
+    def refuse(self, contradiction: np.ndarray) -> None:
+        """Impossible evidence is an error."""
+        if (contradiction >= 0).any():
+            row = int(np.argmax(contradiction >= 0))
+            where = f"row {row}: " if len(contradiction) > 1 else ""
+            raise ImpossibleEvidenceError(
+                f"{where}the evidence is impossible: it leaves no state for {self.net.names[contradiction[row]]!r}"
+            )
 
     def messages(self, evidence: Evidence) -> Floats:
         """lambda_i(k), ``[nodes, card]``, 0 for the first states."""
@@ -157,10 +202,10 @@ class Marginalizer:
             out[i, : self.net.cards[i]] = parts[group][0, j]
         return out
 
-    def predict_proba(self, frame: pd.DataFrame, rule_out: bool = True) -> pd.DataFrame:
+    def predict_proba(self, frame: pd.DataFrame, targets: Sequence[str] | None = None, *, rule_out: bool = True) -> pd.DataFrame:
         """Marginals for every row of a table; an empty cell is unobserved, so every row has its own evidence.
 
-        Columns are variables, cells are state labels or indices. The result's columns are (variable, state).
+        Columns are variables, cells are state labels or indices. The result's columns are (variable, state), of the targets (all if None).
         ``rule_out=False`` skips the proof of which states the evidence makes impossible: on networks full of zeros it
         takes longer than the answer, and the states then get a small probability in place of zero.
         """
@@ -168,9 +213,34 @@ class Marginalizer:
 
         from unimarg.tables import states_from_frame
 
-        states = states_from_frame(self.net, frame)
-        columns = pd.MultiIndex.from_tuples([(v.name, s) for v in self.net.variables for s in v.states], names=["variable", "state"])
-        return pd.DataFrame(self.marginals_of_states(states, rule_out), index=frame.index, columns=columns)
+        nodes = self._nodes(targets)
+        found = self.marginals_of_states(states_from_frame(self.net, frame), rule_out)
+        columns = [(self.net.names[i], s) for i in nodes for s in self.net.variables[i].states]
+        index = pd.MultiIndex.from_tuples(columns, names=["variable", "state"])
+        return pd.DataFrame(found if targets is None else found[:, self.slots(nodes)], index=frame.index, columns=index)
+
+    def predict(self, frame: pd.DataFrame, targets: Sequence[str] | None = None) -> pd.DataFrame:
+        """The most probable state of every variable on its own, row by row: labels, a column for each target (all if None)."""
+        import pandas as pd
+
+        from unimarg.tables import states_from_frame
+
+        nodes = self._nodes(targets)
+        found = self.marginals_of_states(states_from_frame(self.net, frame))
+        best = {
+            self.net.names[i]: np.array(self.net.variables[i].states, dtype=object)[found[:, self.slots([i])].argmax(axis=1)] for i in nodes
+        }
+        return pd.DataFrame(best, index=frame.index)
+
+    def _nodes(self, targets: Sequence[str] | None) -> list[int]:
+        if isinstance(targets, str):
+            raise UsageError(f"targets must be a list of names, not the string {targets!r}")
+        return list(range(len(self.net))) if targets is None else [self.net.find(name) for name in targets]
+
+    def slots(self, nodes: Sequence[int]) -> np.ndarray:
+        """Where the states of some nodes are, when those of all lie side by side."""
+        edges = np.cumsum([0, *self.net.cards])
+        return np.concatenate([np.arange(edges[i], edges[i + 1]) for i in nodes]) if len(nodes) else np.zeros(0, dtype=int)
 
     def marginals_of_states(self, states: np.ndarray, rule_out: bool = True) -> np.ndarray:
         """As ``marginals``, float32, from states ``[rows, nodes]`` with -1 where unobserved."""
@@ -179,6 +249,12 @@ class Marginalizer:
         if (states >= self.net.cards).any():
             row, node = np.argwhere(states >= self.net.cards)[0]
             raise EvidenceError(f"row {row}: {self.net.names[node]!r} has no state number {states[row, node]}")
+        out, contradiction = self.answers_of_states(states, rule_out)
+        self.refuse(contradiction)
+        return out
+
+    def answers_of_states(self, states: np.ndarray, rule_out: bool = True) -> tuple[np.ndarray, np.ndarray]:
+        """As ``answers``, from states ``[rows, nodes]`` with -1 where unobserved."""
         ordered = jnp.asarray(states[:, self.ragged.order])
         return self._marginals(np.asarray(ordered >= 0), [np.asarray(part) for part in one_hot(ordered, self.ragged)], rule_out)
 
@@ -201,18 +277,25 @@ class Marginalizer:
             for i, value in [*e.hard.items(), *e.virtual.items()]:
                 known[row, self.ragged.place[i]] = True
                 group, j = self.ragged.member[i]
-                values[group][row, j] = value / value.sum() if isinstance(value, np.ndarray) else np.arange(int(self.net.cards[i])) == value
+                if isinstance(value, np.ndarray):
+                    values[group][row, j] = value / value.sum()
+                else:
+                    values[group][row, j, value] = 1
         return known, values
 
-    def _marginals(self, known: np.ndarray, values: list[np.ndarray], rule_out: bool = True) -> np.ndarray:
+    def _marginals(self, known: np.ndarray, values: list[np.ndarray], rule_out: bool = True) -> tuple[np.ndarray, np.ndarray]:
         parts = self._forward(known, values)
+        contradiction = np.full(len(known), -1)
         if rule_out and self._support.tables:
-            self._zero_impossible(parts, known, values)
-        out = np.empty((len(known), int(self.net.cards.sum())), dtype=np.float32)
-        edges = np.cumsum([0, *self.net.cards])
-        for i, (group, j) in enumerate(self.ragged.member):  # by slices: quicker than one selection of columns
-            out[:, edges[i] : edges[i + 1]] = parts[group][:, j]
-        return out
+            contradiction = self._zero_impossible(parts, known, values)
+        side_by_side = np.concatenate([part.reshape(len(part), np.prod(part.shape[1:])) for part in parts], axis=1)
+        return np.take(side_by_side, self._columns, axis=1), contradiction
+
+    @cached_property
+    def _columns(self) -> np.ndarray:
+        """For each state of each node of the network, its place in the groups of ``ragged`` side by side."""
+        starts = dict(zip(self.ragged.order.tolist(), np.cumsum([0, *self.net.cards[self.ragged.order]]).tolist(), strict=False))
+        return np.concatenate([starts[i] + np.arange(k) for i, k in enumerate(self.net.cards)])
 
     @cached_property
     def _propagation(self) -> Propagation | None:
@@ -222,30 +305,40 @@ class Marginalizer:
     def _support(self) -> Support:
         return Support(self.net)
 
-    def _zero_impossible(self, parts: list[np.ndarray], known: np.ndarray, values: list[np.ndarray]) -> None:
-        """Zero where the evidence proves a state impossible; the rest is scaled up."""
+    def _zero_impossible(self, parts: list[np.ndarray], known: np.ndarray, values: list[np.ndarray]) -> np.ndarray:
+        """Zero where the evidence proves a state impossible; the rest is scaled up. For each row a node without states, or -1."""
+        contradiction = np.full(len(known), -1)
         member, place = self.ragged.member, self.ragged.place
-        allowed = [(values[g][:, j] > 0) | ~known[:, [place[i]]] for i, (g, j) in enumerate(member)]
-        for i, possible in enumerate(self._support.narrow(allowed)):
-            if possible is allowed[i]:
-                continue  # the network's own answer has the zeros of the evidence
+        allowed = {i: (values[member[i][0]][:, member[i][1]] > 0) | ~known[:, [place[i]]] for i in self._support.touching}
+        for i, possible in self._support.narrow(allowed).items():  # of the rest the network's own answer has the zeros of the evidence
             group, j = member[i]
-            if not possible.any(axis=1).all():
-                raise ImpossibleEvidenceError(f"the evidence is impossible: it leaves no state for {self.net.names[i]!r}")
+            contradiction[(contradiction < 0) & ~possible.any(axis=1)] = i
             kept = np.where(possible, np.maximum(parts[group][:, j], TINY), 0)
-            parts[group][:, j] = kept / kept.sum(axis=1, keepdims=True)
+            parts[group][:, j] = kept / np.maximum(kept.sum(axis=1, keepdims=True), TINY)
+        return contradiction
 
     def _forward(self, known: np.ndarray, values: list[np.ndarray], output: str = "marginal") -> list[np.ndarray]:
         """The network's answer for any number of rows, by batches of few sizes so that little is compiled."""
         given = (self.ragged, self.recipe.encoding, output, self.trunk, *self.prior_slots)
         pieces: list[list[np.ndarray]] = []
-        for first in range(0, max(len(known), 1), BATCHES[-1]):
-            part = slice(first, first + BATCHES[-1])
+        first = 0
+        while first < len(known) or not pieces:
+            batch = batch_size(len(known) - first)
+            part = slice(first, first + batch)
             rows = len(known[part])
-            pad = next(b for b in BATCHES if b >= rows) - rows
+            first, pad = first + batch, batch - rows
             padded = [np.pad(a[part], [(0, pad)] + [(0, 0)] * (a.ndim - 1)) for a in (known, *values)]
             pieces.append([np.asarray(a)[:rows] for a in _answer(*given, padded[0], padded[1:], self._propagation)])
         return [np.concatenate(same) for same in zip(*pieces, strict=True)]  # also makes them writable
+
+
+def batch_size(rows: int) -> int:
+    """Of the sizes of a pass, the one that answers so many rows soonest, what fills up the last pass included.
+
+    >>> [batch_size(n) for n in (1, 2, 300, 600, 2000, 4000)]
+    [1, 64, 512, 512, 512, 4096]
+    """
+    return min(BATCHES, key=lambda size: -(-rows // size) * (size + OVERHEAD))
 
 
 @partial(jax.jit, static_argnames=("ragged", "encoding", "output", "propagation"))

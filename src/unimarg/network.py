@@ -13,12 +13,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from unimarg.errors import NetworkError, UsageError, closest
 from unimarg.mechanism import Floats, Ints, Mechanism, NoisyMax, NoisyOr, Table
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 __all__ = ["Floats", "Ints", "Mechanism", "Network", "NoisyMax", "NoisyOr", "Table", "Variable"]
 
@@ -101,6 +105,17 @@ class Network:
     def __repr__(self) -> str:
         n, arcs = len(self.variables), self.arc_count
         return f"Network({self.name!r}, {n} variable{'s' * (n != 1)}, {arcs} arc{'s' * (arcs != 1)})"
+
+    def _repr_html_(self) -> str:
+        from unimarg.display import network_html
+
+        return network_html(self)
+
+    def plot(self, around: str | None = None, distance: int = 1) -> Figure:
+        """The graph as a Matplotlib figure, which a notebook shows: all of it, or what is at most ``distance`` arcs from a variable."""
+        from unimarg.drawing import network_figure
+
+        return network_figure(self, around, distance)
 
     def __len__(self) -> int:
         return len(self.variables)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import math
 import statistics
 from collections.abc import Sequence
@@ -9,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from unimarg.errors import UsageError
+from unimarg.names import visible
 from unimarg.posterior import Posterior
 
 if TYPE_CHECKING:
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
 SUFFIXES = (".png", ".svg", ".pdf")
 MOST_BARS = 400  # of one picture; further variables are left out, and the title says so
 ROW = 0.24  # inches
+LONGEST = 60  # characters of a name
 EXACT = 1e-9  # an error that is none
 FILL, WHISKER, LINE = "#4c78a8", "#222222", "#dddddd"
 
@@ -48,23 +51,34 @@ def save(figure: Figure, path: Path) -> None:
         figure.savefig(out, format=path.suffix.lower()[1:], dpi=120)
 
 
-def posterior_figure(post: Posterior, names: Sequence[str] | None = None) -> Figure:
-    """Bars for every state, grouped by variable, with whiskers of two standard errors."""
+def picture(size: tuple[float, float]) -> Figure:
+    """An empty figure of so many inches that a notebook shows as it is, without pyplot."""
     from matplotlib.figure import Figure
 
+    class Picture(Figure):
+        def _repr_png_(self) -> bytes:
+            out = io.BytesIO()
+            self.savefig(out, format="png", dpi=120)
+            return out.getvalue()
+
+    return Picture(figsize=size, layout="constrained")
+
+
+def posterior_figure(post: Posterior, names: Sequence[str] | None = None) -> Figure:
+    """Bars for every state, grouped by variable, with whiskers of two standard errors."""
     shown = _first(post, list(post) if names is None else list(names))
     rows: list[tuple[float, str, float, float]] = []  # position, state, probability, whisker
     heads: list[tuple[float, str]] = []
     at = 0.0
     for name in shown:
-        heads.append((at, _plain(name)))
+        heads.append((at, visible(name, LONGEST)))
         for state, p in post[name].items():
             at += 1
             error = post.error(name)[state]
-            rows.append((at, _plain(state), p if math.isfinite(p) else 0.0, 2 * error if math.isfinite(error) else 0.0))
+            rows.append((at, visible(state, LONGEST), p if math.isfinite(p) else 0.0, 2 * error if math.isfinite(error) else 0.0))
         at += 1.4
     positions, labels, values, whiskers = (list(column) for column in zip(*rows, strict=True))
-    figure = Figure(figsize=(8, 1.4 + ROW * at), layout="constrained")
+    figure = picture((8, 1.4 + ROW * at))
     axes = figure.subplots()
     axes.barh(positions, values, height=0.8, color=FILL)
     low = [min(w, v) for w, v in zip(whiskers, values, strict=True)]
@@ -86,13 +100,12 @@ def posterior_figure(post: Posterior, names: Sequence[str] | None = None) -> Fig
 def comparison_figure(table: pd.DataFrame) -> Figure:
     """A panel for each family: a dot for the mean absolute error of each evidence set; medians stand on their 95% intervals."""
     import numpy as np
-    from matplotlib.figure import Figure
 
     from unimarg.bootstrap import interval
 
     rows = table.to_dict("records")
     families, methods = (list(dict.fromkeys(row[name] for row in rows)) for name in ("family", "method"))
-    figure = Figure(figsize=(2.5 + 4.5 * len(families), 1.8 + 0.4 * len(methods)), layout="constrained")
+    figure = picture((2.5 + 4.5 * len(families), 1.8 + 0.4 * len(methods)))
     panels = figure.subplots(1, len(families), sharey=True, squeeze=False)[0]
     for axes, family in zip(panels, families, strict=True):
         part = [row for row in rows if row["family"] == family]
@@ -109,7 +122,8 @@ def comparison_figure(table: pd.DataFrame) -> Figure:
         axes.set(xscale="log", xlabel="mean absolute error of each set" + "; dotted: the reference's own" * (reference > floor))
         sets = len({row["set"] for row in part})
         exact = "; left edge: exact" * any(row["mae"] <= EXACT for row in part)
-        axes.set_title(f"{_plain(part[0]['network'])}, {family}, {sets} sets; median and its 95% interval{exact}", fontsize=9, loc="left")
+        title = f"{visible(part[0]['network'], LONGEST)}, {family}, {sets} sets; median and its 95% interval{exact}"
+        axes.set_title(title, fontsize=9, loc="left")
         axes.set_yticks(range(len(methods)), methods)
         axes.set_ylim(len(methods) - 0.5, -0.5)
         axes.spines[["top", "right"]].set_visible(False)
@@ -130,9 +144,3 @@ def _first(post: Posterior, names: Sequence[str]) -> list[str]:
 def _title(post: Posterior, shown: int, wanted: int) -> str:
     text = post.method if not post.samples else f"{post.method}, {post.status}, {post.samples:,} samples worth {post.ess:,.0f}"
     return text + (f"; the first {shown} of {wanted} variables" if shown < wanted else "")
-
-
-def _plain(text: str) -> str:
-    """Names come from files: shortened, control characters made visible."""
-    visible = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
-    return visible if len(visible) <= 60 else visible[:59] + "…"

@@ -10,10 +10,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from unimarg.errors import UsageError, closest
+from unimarg.names import visible
 from unimarg.network import Floats, Variable
 
 if TYPE_CHECKING:
     import pandas as pd
+    from matplotlib.figure import Figure
+
+SHOWN = 6  # variables, and states of each, in a repr
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,5 +112,24 @@ class Posterior(Mapping[str, dict[str, float]]):
         }
 
     def __repr__(self) -> str:
-        trust = "exact" if self.method == "exact" else f"ess {self.ess:.0f}, status {self.status}"
-        return f"Posterior({len(self)} variables, method {self.method!r}, {trust}, log P(e) {self.log_evidence:.4f})"
+        """The method, and the first few marginals with their errors."""
+        trust = f"Posterior of {len(self)} variable{'s' * (len(self) != 1)} by {self.method}"
+        trust += f", {self.status}, {self.samples:,} samples worth {self.ess:,.0f}" if self.samples else ""
+        trust += f", log P(e) {self.log_evidence:.4f}" if np.isfinite(self.log_evidence) else ""
+        lines = []
+        for v, p, error in zip(self.variables[:SHOWN], self.probabilities, self.std_errors, strict=False):
+            states = ", ".join(f"{visible(s)} {x:.4f}" for s, x in list(zip(v.states, p, strict=True))[:SHOWN])
+            rest = ", ..." if v.card > SHOWN else ""
+            lines.append(f"  {visible(v.name)}: {states}{rest}" + (f" (± {error.max():.1g})" if error.max() > 0 else ""))
+        return "\n".join([trust, *lines] + ([f"  and {len(self) - SHOWN} more"] if len(self) > SHOWN else []))
+
+    def _repr_html_(self) -> str:
+        from unimarg.display import posterior_html
+
+        return posterior_html(self)
+
+    def plot(self, names: Sequence[str] | None = None) -> Figure:
+        """Bars of some variables (all if None) with whiskers of two standard errors: a Matplotlib figure, which a notebook shows."""
+        from unimarg.plots import posterior_figure
+
+        return posterior_figure(self, names)

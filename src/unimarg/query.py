@@ -13,18 +13,19 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from numbers import Real
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 
 from unimarg.conditionals import Draft, Query
 from unimarg.errors import ImpossibleEvidenceError, TooExpensiveError, UsageError, closest, whole_number
 from unimarg.evidence import parse_evidence
+from unimarg.formats.interop import AnyNetwork, as_network
 from unimarg.frame import Frame, frame_of
 from unimarg.importance import DEFAULT_SAMPLES, MAX_SAMPLES, Draw, Estimator, Limits
 from unimarg.network import Floats, Network
 from unimarg.posterior import Posterior
-from unimarg.proposals.adaptive import adapt
+from unimarg.proposals.adaptive import adapt, traced
 from unimarg.proposals.hybrid import as_beta, fit_beta, hybrid, hybrid_by_callable
 from unimarg.proposals.independent import independent
 from unimarg.proposals.lookahead import lookahead
@@ -70,8 +71,28 @@ class Options:
         return Limits(samples, math.inf if self.seconds is None else float(self.seconds), self.target_error)
 
 
+@overload
 def infer(
-    net: Network,
+    net: AnyNetwork,
+    evidence: Mapping[str, object] | None = None,
+    targets: Sequence[str] | None = None,
+    method: str = "auto",
+    **options: Any,
+) -> Posterior: ...
+
+
+@overload
+def infer(
+    net: AnyNetwork,
+    evidence: Iterable[Mapping[str, object]],
+    targets: Sequence[str] | None = None,
+    method: str = "auto",
+    **options: Any,
+) -> list[Posterior]: ...
+
+
+def infer(
+    net: AnyNetwork,
     evidence: Mapping[str, object] | Iterable[Mapping[str, object]] | None = None,
     targets: Sequence[str] | None = None,
     method: str = "auto",
@@ -88,7 +109,7 @@ def infer(
     >>> round(infer(net, {"wet": "yes"})["rain"]["yes"], 4)
     0.6721
     """
-    return answer(net, None, evidence, targets, method, **options)
+    return answer(as_network(net), None, evidence, targets, method, **options)
 
 
 def answer(net: Network, model: Marginalizer | None, evidence: Any, targets: Sequence[str] | None, method: str, **options: Any) -> Any:
@@ -171,8 +192,9 @@ class Asked:
 
     def rule_out(self) -> None:
         """Impossible evidence is an error where that can be proven."""
-        allowed = [self.query.likelihood[i : i + 1, :k] > 0 for i, k in enumerate(self.net.cards)]
-        for i, possible in enumerate(self.frame.support.narrow(allowed)):
+        support = self.frame.support
+        allowed = {i: self.query.likelihood[i : i + 1, : self.net.cards[i]] > 0 for i in support.touching}
+        for i, possible in support.narrow(allowed).items():
             if not possible.any():
                 raise ImpossibleEvidenceError(f"the evidence is impossible: it leaves no state for {self.net.names[i]!r}")
 
@@ -236,7 +258,27 @@ class Asked:
         return replace(found, message="; ".join(m for m in (found.message, tried) if m))
 
     def best(self) -> tuple[str, Estimator, str]:
-        """Proposals in turn, until one does well: the best, with the samples of its pilot, and what was tried."""
+        """Proposals in turn, until one does well: the best, with the samples of its pilot, and what was tried.
+
+        The first time, all that a later query may escalate to is compiled beside it.
+        """
+        prepared, mine = self.frame.prepared, 0 if self.model is None else id(self.model)
+        if mine in prepared:
+            return self._best()
+        prepared.add(mine)
+        with ThreadPoolExecutor(1) as aside:
+            compiled = aside.submit(self._prepare)
+            found = self._best()
+            compiled.result()
+        return found
+
+    def _prepare(self) -> None:
+        traced(self.frame, lookahead(self.frame, self.query).finish(), self.options.seed)
+        if self.model is not None and self.model.sequential:
+            estimator = self.estimator("sequential")
+            estimator.run(Limits(samples=1))
+
+    def _best(self) -> tuple[str, Estimator, str]:
         methods = ["lookahead", "adaptive"]
         if self.model is not None and self.model.sequential:
             methods.append("sequential")

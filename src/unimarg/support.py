@@ -9,7 +9,7 @@ Rows of evidence lie side by side as the bits of words, 64 at a time: "some entr
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 
 import numpy as np
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from unimarg.network import Network, Table
 
-Possible = list[NDArray[np.bool_]]  # [rows, K] for each node
+Possible = Mapping[int, NDArray[np.bool_]]  # node -> [rows, K]
 Words = NDArray[np.uint64]  # [K, words]: bit r of a word, for its row r, says whether the state is possible
 
 LARGEST = 1 << 14  # entries of a table that is propagated through
@@ -38,37 +38,34 @@ class Support:
         for t, (scope, _) in enumerate(self.tables):
             for v in scope:
                 self.touching.setdefault(v, []).append(t)
+        self.touching = dict(sorted(self.touching.items()))
 
     @cached_property
-    def unconditional(self) -> list[Words]:
+    def unconditional(self) -> dict[int, Words]:
         """Without evidence, one word: ALL or 0."""
-        return self._propagate([np.full((k, 1), ALL) for k in self.cards], range(len(self.tables)))
+        return self._propagate({i: np.full((self.cards[i], 1), ALL) for i in self.touching}, range(len(self.tables)))
 
     def narrow(self, possible: Possible) -> Possible:
-        """What remains of what the evidence itself allows; a row without any state left is impossible evidence.
+        """What remains of what the evidence itself allows, for the nodes that lose something by it.
 
-        Where nothing was ruled out, the very array that was given is returned.
+        Only nodes of the tables (``touching``) need to be given. A row without any state left is impossible evidence.
         """
         if not self.tables:
-            return possible
-        pieces = [self._narrow([p[first : first + ROWS] for p in possible]) for first in range(0, len(possible[0]), ROWS)]
-        out = []
-        for given, *parts in zip(possible, *pieces, strict=True):
-            same = all(part is None for part in parts)
-            fill = [given[n * ROWS : (n + 1) * ROWS] if part is None else part for n, part in enumerate(parts)]
-            out.append(given if same else np.concatenate(fill))
-        return out
+            return {}
+        rows = len(possible[next(iter(self.touching))])
+        starts = range(0, rows, ROWS)
+        pieces = [self._narrow({i: possible[i][first : first + ROWS] for i in self.touching}) for first in starts]
+        lost = [i for i in self.touching if any(i in piece for piece in pieces)]
+        return {i: np.concatenate([piece.get(i, possible[i][n : n + ROWS]) for n, piece in zip(starts, pieces, strict=True)]) for i in lost}
 
-    def _narrow(self, possible: Possible) -> list[NDArray[np.bool_] | None]:
-        """For each node what remains, None if that is what was given."""
-        given = [_pack(p) for p in possible]
-        merged = [p & u for p, u in zip(given, self.unconditional, strict=True)]
-        news = [i for i, (m, u) in enumerate(zip(merged, self.unconditional, strict=True)) if i in self.touching and (m != u).any()]
+    def _narrow(self, possible: Possible) -> Possible:
+        given = {i: _pack(p) for i, p in possible.items()}
+        merged = {i: p & self.unconditional[i] for i, p in given.items()}
+        news = [i for i, m in merged.items() if (m != self.unconditional[i]).any()]
         left = self._propagate(merged, sorted({t for i in news for t in self.touching[i]}))
-        rows = len(possible[0])
-        return [None if (a == b).all() else _unpack(b, rows) for a, b in zip(given, left, strict=True)]
+        return {i: _unpack(left[i], len(p)) for i, p in possible.items() if (given[i] != left[i]).any()}
 
-    def _propagate(self, possible: list[Words], todo: Sequence[int]) -> list[Words]:
+    def _propagate(self, possible: dict[int, Words], todo: Sequence[int]) -> dict[int, Words]:
         waiting = dict.fromkeys(todo)
         while waiting:
             t = next(iter(waiting))
@@ -81,7 +78,7 @@ class Support:
                     waiting.update(dict.fromkeys(other for other in self.touching[v] if other != t))
         return possible
 
-    def _supported(self, t: int, possible: list[Words]) -> list[Words]:
+    def _supported(self, t: int, possible: Mapping[int, Words]) -> list[Words]:
         """For each variable of the table, the states that some entry supports."""
         scope, allowed = self.tables[t]
         out = []

@@ -19,6 +19,7 @@ from rich.progress import Progress as ProgressBar
 from rich.table import Table as Grid
 from rich.text import Text
 
+from unimarg.names import visible
 from unimarg.posterior import Posterior
 
 if TYPE_CHECKING:
@@ -61,6 +62,35 @@ def combinations(frame: pd.DataFrame) -> Grid:
     grid = _grid(*names)
     for *states, p, error in frame.itertuples(index=False):
         grid.add_row(*map(plain, states), *with_error(p, error), _bar(p))
+    return grid
+
+
+def questions(frame: pd.DataFrame) -> Grid:
+    """What ``next_questions`` gives, the best first, with what it costs where that differs."""
+    shown = 3 if frame["cost"].ne(1).to_numpy().any() else 1
+    grid = Grid(box=None, pad_edge=False)
+    grid.add_column("question", no_wrap=True)
+    for name in ("gain (nats)", "cost", "gain per cost")[:shown]:
+        grid.add_column(name, no_wrap=True, justify="right")
+    grid.add_column("")
+    most = max(frame["gain_per_cost"].max(), 1e-300)
+    for name, gain, cost, rate in frame.itertuples(index=False):
+        numbers = [f"{gain:.4f}", f"{cost:g}", f"{rate:.4f}"][:shown]
+        grid.add_row(plain(name), *numbers, _bar(rate / most))
+    return grid
+
+
+def influence(frame: pd.DataFrame) -> Grid:
+    """What ``explain`` gives: findings, strongest first."""
+    facts = frame.attrs
+    grid = Grid(box=None, pad_edge=False, title_justify="left")
+    grid.title = plain(f"{facts['target']} = {facts['state']}: {facts['probability']:.4f}, without any finding {facts['prior']:.4f}")
+    for name in ("finding", "state"):
+        grid.add_column(name, no_wrap=True)
+    for name in ("without it", "shift", "log odds"):
+        grid.add_column(name, no_wrap=True, justify="right")
+    for name, state, without, shift, odds in frame.itertuples(index=False):
+        grid.add_row(plain(name), plain(state), f"{without:.4f}", f"{shift:+.4f}", f"{odds:+.3f}")
     return grid
 
 
@@ -139,12 +169,7 @@ def trust_line(facts: Mapping[Any, Any]) -> str:
 
 def plain(text: str) -> Text:
     """Text as it stands, control characters made visible."""
-    return Text("".join(_visible(text)))
-
-
-def _visible(text: str) -> Iterator[str]:
-    for c in text:
-        yield c if c.isprintable() else c.encode("unicode_escape").decode()
+    return Text(visible(text))
 
 
 @contextlib.contextmanager
@@ -183,6 +208,25 @@ def rows_bar() -> Iterator[Callable[[int, int, str], None] | None]:
     with ProgressBar(*shown, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task("", total=None)
         yield lambda done, total, text: bar.update(task, completed=done, total=total, description=escape(text))
+
+
+@contextlib.contextmanager
+def scoring_bar() -> Iterator[Callable[[int, float], None]]:
+    """For the progress of ``score``: a bar on a terminal, else a line every half minute."""
+    quiet = not sys.stderr.isatty()
+    shown = (TextColumn("scoring"), BarColumn(), TextColumn("{task.description}"), TimeRemainingColumn())
+    with ProgressBar(*shown, console=Console(stderr=True), disable=quiet, transient=True) as bar:
+        task = bar.add_task("", total=1.0)
+        last = time.perf_counter()
+
+        def tell(rows: int, share: float) -> None:
+            nonlocal last
+            bar.update(task, completed=share, description=f"{rows:,} rows")
+            if quiet and time.perf_counter() - last > 30:
+                last = time.perf_counter()
+                print(f"{rows:,} rows, {share:.0%}", file=sys.stderr, flush=True)
+
+        yield tell
 
 
 @contextlib.contextmanager

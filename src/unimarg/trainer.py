@@ -24,6 +24,7 @@ from unimarg.counter import key_from_seed
 from unimarg.encoding import inputs
 from unimarg.errors import TrainingError, UsageError, whole_number
 from unimarg.evaluation import errors, evidence_sets, references
+from unimarg.formats.interop import AnyNetwork, as_network
 from unimarg.layout import compile_network, power_of_two
 from unimarg.marginalizer import Marginalizer, prior_slots
 from unimarg.masking import Mask
@@ -78,7 +79,7 @@ def parse_budget(text: str) -> Budget:
 
 
 def train(
-    net: Network,
+    net: AnyNetwork,
     preset: str = "default",
     budget: str = "60s",
     seed: int = 0,
@@ -101,7 +102,7 @@ def train(
     (step, error), into the model's history. The weights do not depend on it.
     """
     start = time.perf_counter()
-    limits = parse_budget(budget)
+    net, limits = as_network(net), parse_budget(budget)
     made = recipe(net, preset, mask, **options)
     seed = whole_number(seed, "a seed", 0, 2**64 - 1)
     held_out = whole_number(held_out, "the number of held-out evidence sets", 0, 10**5)

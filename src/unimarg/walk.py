@@ -29,7 +29,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from unimarg.compiled import log_p_noisy
+from unimarg.compiled import ONE_CORE, log_p_of_steps, noisy_steps, p_of_steps
 from unimarg.conditionals import (
     DRAWN,
     NOISY,
@@ -46,10 +46,12 @@ from unimarg.conditionals import (
 )
 from unimarg.counter import Key, words
 from unimarg.frame import Shape
+from unimarg.layout import NoisyBlocks
 
 assert (PLAIN_TABLE, TABLE, PLAIN_NOISY, NOISY, TILTED) == (0, 1, 2, 3, 4)  # the order of the branches below
 BINARY = 3  # branches further on, those of noisy-max nodes are repeated for two states
 assert (DRAWN, TABLE_MEAN, NOISY_MEAN) == (0, 1, 2)
+FIRST, CENTRES = 64, 2.0**20  # samples that the centre c is the mean of; its fractions, so that 1 - c is exact too
 
 
 def walk(
@@ -67,7 +69,7 @@ def trace(shape: Shape, given: Conditionals, key: Key, first: jax.Array, n: int)
     return _walk(shape, given, key, first, n, None, True)[2:0:-1]
 
 
-@partial(jax.jit, static_argnames=("shape", "n", "keep"))
+@partial(jax.jit, static_argnames=("shape", "n", "keep"), compiler_options=ONE_CORE)
 def _walk(shape: Shape, given: Conditionals, key: Key, first: jax.Array, n: int, forced: jax.Array | None, keep: bool) -> Any:
     samples = first[0] + lax.iota(jnp.uint32, n)
 
@@ -228,12 +230,16 @@ def _pick(parts: list[jax.Array], state: jax.Array) -> jax.Array:
     return out
 
 
-def _log_p_noisy(given: Conditionals, now: Step | Mean, states: jax.Array, card: int) -> list[jax.Array]:
+def _log_p_noisy(given: Conditionals, now: Step, states: jax.Array, card: int) -> list[jax.Array]:
     """log P(x_i = k | pa_i) of a noisy-max node of at most ``card`` states, ``[n]`` for each."""
-    assert given.noisy is not None
-    block = jax.tree.map(lambda a: lax.dynamic_index_in_dim(a, now.noisy, 0, keepdims=False), given.noisy)
+    return log_p_of_steps(_noisy_steps(given.noisy, now, states, card))
+
+
+def _noisy_steps(noisy: NoisyBlocks | None, now: Step | Mean, states: jax.Array, card: int) -> list[jax.Array]:
+    assert noisy is not None
+    block = jax.tree.map(lambda a: lax.dynamic_index_in_dim(a, now.noisy, 0, keepdims=False), noisy)
     block = block._replace(leak=block.leak[..., : card - 1], steps=block.steps[..., : card - 1])
-    return [p[0] for p in log_p_noisy(block, states)]
+    return [d[0] for d in noisy_steps(block, states)]
 
 
 def _log_table(here: Here, card: int) -> list[jax.Array]:
@@ -300,31 +306,45 @@ def _settle(edges: Edges | None, now: Step, state: jax.Array, sums: jax.Array) -
 # --- sums over the samples
 
 
-@partial(jax.jit, static_argnames=("shape",))
-def weighted_sums(shape: Shape, given: Conditionals, states: jax.Array, log_w: jax.Array, centre: jax.Array) -> tuple[jax.Array, ...]:
-    """Sums of w and w^2 (weights scaled by their maximum), and for each node and state those of w g, w^2 g, w^2 g^2.
+def weighted_sums(shape: Shape, given: Conditionals, states: jax.Array, log_w: jax.Array, count: int) -> tuple[jax.Array, ...]:
+    """Over the first ``count`` samples: the largest log w; sums of w and w^2, weights scaled by the largest; and ``[nodes, card, 4]``.
 
-    g = f - centre, where f is the indicator of the state, or P(x_i = k | pa_i) where the node has no finding below it. The centres of a
-    binary node's states add up to 1.
+    That has for each node and state the sums of w g, w^2 g and w^2 g^2, and c, with g = f - c: f is the indicator of the state, or
+    P(x_i = k | pa_i) where the node has no finding below it; c is about its mean, since digits are lost otherwise where f hardly varies.
     """
+    return _weighted_sums(shape, given.means, given.estimated, given.prob, given.noisy, states, log_w, np.int32(count))
+
+
+@partial(jax.jit, static_argnames=("shape",), compiler_options=ONE_CORE)
+def _weighted_sums(
+    shape: Shape,
+    means: Mean,
+    estimated: jax.Array,
+    prob: jax.Array,
+    noisy: NoisyBlocks | None,
+    states: jax.Array,
+    log_w: jax.Array,
+    count: jax.Array,
+) -> tuple[jax.Array, ...]:
+    log_w = jnp.where(lax.iota(jnp.int32, len(log_w)) < count, log_w, -jnp.inf)
     top = log_w.max()
     w = jnp.where(log_w > -jnp.inf, jnp.exp(log_w - jnp.where(top > -jnp.inf, top, 0)), 0)
     w2 = w * w
 
     def node(at: jax.Array, out: jax.Array) -> jax.Array:
-        mean: Mean = jax.tree.map(lambda a: lax.dynamic_index_in_dim(a, at, 0, keepdims=False), given.means)
-        middle = centre[mean.node]
+        mean: Mean = jax.tree.map(lambda a: lax.dynamic_index_in_dim(a, at, 0, keepdims=False), means)
 
-        def sums_of(f: jax.Array, k: Any) -> jax.Array:
-            g = f - middle[k]
+        def sums_of(f: jax.Array) -> jax.Array:
+            c = jnp.round(f[:FIRST].mean() * CENTRES) / CENTRES
+            g = f - c
             w2g = w2 * g
-            return jnp.stack([(w * g).sum(), w2g.sum(), (w2g * g).sum()])
+            return jnp.stack([(w * g).sum(), w2g.sum(), (w2g * g).sum(), c])
 
         def by_state(value: Any) -> jax.Array:
             def one(k: jax.Array, out: jax.Array) -> jax.Array:
-                return out.at[k].set(sums_of(value(k), k))
+                return out.at[k].set(sums_of(value(k)))
 
-            sums = lax.fori_loop(jnp.where(mean.card == 2, 1, 0), mean.card, one, jnp.zeros((shape.card, 3)))
+            sums = lax.fori_loop(jnp.where(mean.card == 2, 1, 0), mean.card, one, jnp.zeros((shape.card, 4)))
             return jnp.where(mean.card == 2, _both(sums), sums)
 
         def drawn() -> jax.Array:
@@ -333,24 +353,24 @@ def weighted_sums(shape: Shape, given: Conditionals, states: jax.Array, log_w: j
 
         def table_mean() -> jax.Array:
             base = lax.optimization_barrier(table_entries(mean, states))
-            return by_state(lambda k: given.prob.at[base + k].get(mode="promise_in_bounds"))
+            return by_state(lambda k: prob.at[base + k].get(mode="promise_in_bounds"))
 
         def noisy_mean(card: int) -> jax.Array:
-            log_p = _log_p_noisy(given, mean, states, card)[: shape.card]
+            p = p_of_steps(_noisy_steps(noisy, mean, states, card))[: shape.card]
             if card == 2:
-                return _both(jnp.zeros((shape.card, 3)).at[1].set(sums_of(jnp.exp(log_p[1]), 1)))
-            sums = jnp.stack([sums_of(jnp.exp(p), k) for k, p in enumerate(log_p)])
+                return _both(jnp.zeros((shape.card, 4)).at[1].set(sums_of(p[1])))
+            sums = jnp.stack([sums_of(f) for f in p])
             return jnp.pad(sums, ((0, shape.card - len(sums)), (0, 0)))
 
         branches = [drawn, table_mean]
-        if given.noisy is not None:
-            branches += [partial(noisy_mean, card) for card in (given.noisy.leak.shape[-1] + 1, 2)]
+        if noisy is not None:
+            branches += [partial(noisy_mean, card) for card in (noisy.leak.shape[-1] + 1, 2)]
         found = lax.switch(mean.kind + ((mean.kind == NOISY_MEAN) & (mean.card == 2)), branches)
         return lax.dynamic_update_index_in_dim(out, found, mean.node, 0)
 
-    return top, w.sum(), w2.sum(), lax.fori_loop(0, given.estimated, node, jnp.zeros((shape.nodes, shape.card, 3)))
+    return top, w.sum(), w2.sum(), lax.fori_loop(0, estimated, node, jnp.zeros((shape.nodes, shape.card, 4)))
 
 
 def _both(sums: jax.Array) -> jax.Array:
     """The sums of both states of a binary node from those of the second: the first's g is minus that."""
-    return sums.at[0].set(sums[1] * jnp.array([-1.0, -1.0, 1.0]))
+    return sums.at[0].set(sums[1] * jnp.array([-1.0, -1.0, 1.0, -1.0]) + jnp.array([0.0, 0.0, 0.0, 1.0]))

@@ -10,7 +10,7 @@ import sys
 import warnings
 from collections.abc import Sequence
 
-from unimarg.cli import inspect, judge, query, sample, train  # noqa: F401  each adds its verbs
+from unimarg.cli import ask, inspect, judge, query, sample, score, serve, train  # noqa: F401  each adds its verbs
 from unimarg.cli.common import app
 from unimarg.errors import UnimargError
 

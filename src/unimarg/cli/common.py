@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -56,6 +56,20 @@ def network_of(source: str) -> Network:
     if not source or not (Path(source).suffix or Path(source).exists()):
         raise UsageError(f"there is neither a file nor an example {source!r}; {closest(source, example_names())}")
     return load(source)
+
+
+def variables_of(net: Network, given: Iterable[str]) -> list[str]:
+    """Names of variables; the name of a group stands for all in it."""
+    groups: dict[str, list[str]] = {}
+    for v in net.variables:
+        groups.setdefault(v.group, []).append(v.name)
+    groups.pop("", None)
+    out: list[str] = []
+    for name in given:
+        if name not in net.index and name not in groups:
+            raise UsageError(f"there is neither a variable nor a group {name!r}; {closest(name, [*net.names, *groups])}")
+        out += [name] if name in net.index else groups[name]
+    return list(dict.fromkeys(out))
 
 
 def findings_of(net: Network, case: Path | None, evidence: Sequence[str]) -> dict[str, Any]:

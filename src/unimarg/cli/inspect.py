@@ -16,13 +16,26 @@ if TYPE_CHECKING:
 
 
 @app.command()
-def info(network: ModelArgument, as_json: JsonOption = False) -> None:
+def info(
+    network: ModelArgument,
+    plot: Annotated[Path | None, typer.Option("--plot", help="Draw the graph too: .png, .svg or .pdf.")] = None,
+    around: Annotated[str | None, typer.Option(help="Draw only what is near this variable.")] = None,
+    distance: Annotated[int, typer.Option(help="How many arcs are near.")] = 1,
+    as_json: JsonOption = False,
+) -> None:
     """Describe a network or a trained model.
 
-    Example: unimarg info alarm
+    Example: unimarg info alarm --plot alarm.png
     """
     model = model_of(network)
-    facts = network_facts(network_of(network)) if model is None else network_facts(model.net) | model_facts(model)
+    net = network_of(network) if model is None else model.net
+    if plot is not None:
+        from unimarg.drawing import network_figure
+        from unimarg.plots import check_path, save
+
+        check_path(plot)
+        save(network_figure(net, around, distance), plot)
+    facts = network_facts(net) | ({} if model is None else model_facts(model))
     if as_json:
         return print(json.dumps(facts, indent=2))
     from unimarg import terminal

@@ -45,6 +45,10 @@ def query(
         list[str] | None, typer.Option("--joint", metavar="NAME", help="Report combinations of the variables named so. Repeatable.")
     ] = None,
     most_probable: Annotated[bool, typer.Option("--most-probable", help="Report the most probable state of all variables.")] = False,
+    explain: Annotated[
+        str | None,
+        typer.Option("--explain", metavar="NAME", help="Report which findings moved this variable: one pass of a model, or exactly."),
+    ] = None,
     plot: Annotated[Path | None, typer.Option("--plot", help="Draw the marginals too: .png, .svg or .pdf.")] = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -58,9 +62,13 @@ def query(
         raise UsageError(f"method 'um' needs a trained model, which {network} is not; make one with: unimarg train {network} -o model.um")
     if not memory > 0:
         raise UsageError(f"memory must be a positive number of GiB, not {memory}")
+    if sum(map(bool, (joint, most_probable, explain))) > 1:
+        raise UsageError("--joint, --most-probable and --explain are different questions: ask one at a time")
     if plot is not None:
-        _check_plot(plot, alone=not (joint or most_probable))
+        _check_plot(plot, alone=not (joint or most_probable or explain))
     findings = findings_of(net, case, evidence or [])
+    if explain:
+        return _query_explain(model or net, findings, explain, as_json)
     if most_probable:
         return _query_most_probable(model or net, findings, seed, as_json)
     if target_error is None and samples is None:
@@ -82,7 +90,7 @@ def _check_plot(path: Path, alone: bool) -> None:
     from unimarg.plots import check_path
 
     if not alone:
-        raise UsageError("--plot draws marginals: it does not go with --joint or --most-probable")
+        raise UsageError("--plot draws marginals: it does not go with --joint, --most-probable or --explain")
     check_path(path)
 
 
@@ -167,3 +175,17 @@ def _query_most_probable(source: Network | Marginalizer, findings: dict[str, Any
     terminal.console().print(terminal.columns(rows))
     trust = f"{found.message}, log P(state, evidence) = {found.log_probability:.6g}, {found.seconds * 1000:.0f} ms"
     return terminal.console().print(f"[dim]{trust}[/dim]")
+
+
+def _query_explain(source: Network | Marginalizer, findings: dict[str, Any], name: str, as_json: bool) -> None:
+    from unimarg import terminal
+    from unimarg.influence import explain
+    from unimarg.marginalizer import Marginalizer
+
+    table = source.explain(findings, name) if isinstance(source, Marginalizer) else explain(source, findings, name)
+    if as_json:
+        rows = [
+            {k: v if not isinstance(v, float) or math.isfinite(v) else None for k, v in row.items()} for row in table.to_dict("records")
+        ]
+        return print(json.dumps({**table.attrs, "findings": rows, "evidence": findings}, indent=2))
+    return terminal.console().print(terminal.influence(table))

@@ -12,6 +12,7 @@ from typing import Protocol, cast
 
 from unimarg.errors import FormatError, NetworkError
 from unimarg.formats import files
+from unimarg.formats.interop import AnyNetwork, as_network
 from unimarg.network import Network
 
 # suffix -> module of this package, imported when a file asks for it
@@ -52,12 +53,12 @@ def load(path: str | os.PathLike[str]) -> Network:
         raise FormatError(f"the file is nested too deeply or too large ({type(e).__name__})", path) from e
 
 
-def save(net: Network, path: str | os.PathLike[str]) -> None:
+def save(net: AnyNetwork, path: str | os.PathLike[str]) -> None:
     """Write a network to a file; a failure leaves an existing file as it was."""
     path = os.fspath(path)
     module = _format(path)
     try:
-        data = module.write(net).encode("utf-8")
+        data = module.write(as_network(net)).encode("utf-8")
     except FormatError as e:
         raise FormatError(e.message, path, e.line) from e
     except NetworkError as e:

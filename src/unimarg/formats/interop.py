@@ -10,6 +10,7 @@ from __future__ import annotations
 import importlib
 import warnings
 from collections.abc import Sequence
+from os import PathLike
 from types import ModuleType
 from typing import Any
 
@@ -20,6 +21,21 @@ from unimarg.network import Floats, Network, Table, Variable
 
 MAX_TENSOR = 2**27  # entries of the largest pyAgrum tensor that is copied: its noisy gates only pretend to be tables
 _GROUP = "unimarg group of "
+
+
+AnyNetwork = Network | Any  # a Network, or what ``as_network`` makes one of
+
+
+def as_network(source: AnyNetwork) -> Network:
+    """The network itself, or a pgmpy or pyAgrum model as one: what every function takes in place of a network."""
+    if isinstance(source, Network):
+        return source
+    if hasattr(source, "cpds"):
+        return from_pgmpy(source)
+    if hasattr(source, "cpt"):
+        return from_pyagrum(source)
+    hint = "; unimarg.load reads one from a file" if isinstance(source, str | PathLike) else ""
+    raise UsageError(f"this needs a Network, or a model of pgmpy or pyAgrum, not {type(source).__name__}{hint}")
 
 
 def from_pgmpy(model: Any) -> Network:

@@ -16,7 +16,8 @@ import numpy as np
 
 from unimarg.conditionals import TABLE, TILTED, Conditionals, Draft
 from unimarg.counter import key_from_seed
-from unimarg.importance import first_sample
+from unimarg.frame import Frame
+from unimarg.importance import chunk_size, first_sample
 from unimarg.network import Floats
 from unimarg.walk import trace
 
@@ -32,9 +33,9 @@ def adapt(draft: Draft, seed: int, rounds: int = ROUNDS) -> tuple[Conditionals, 
     best, best_ess, taken = draft.finish(), 0.0, 0
     for number in range(rounds):
         given = draft.finish()
-        states, log_w = trace(draft.frame.shape, given, key_from_seed((seed + STREAM * (number + 1)) % 2**64), first_sample(0), ROUND)
+        states, log_w = traced(draft.frame, given, (seed + STREAM * (number + 1)) % 2**64)
         taken += ROUND
-        w = clipped(np.asarray(log_w, dtype=np.float64))
+        w = clipped(log_w)
         if not w.any():
             break
         ess = w.sum() ** 2 / (w**2).sum()
@@ -42,8 +43,16 @@ def adapt(draft: Draft, seed: int, rounds: int = ROUNDS) -> tuple[Conditionals, 
             best, best_ess = given, ess
         if ess > 0.95 * ROUND:
             break
-        refit(draft, given, np.asarray(states), w)
+        refit(draft, given, states, w)
     return best, taken
+
+
+def traced(frame: Frame, given: Conditionals, seed: int) -> tuple[np.ndarray, Floats]:
+    """What every step of a round drew, ``[most steps, ROUND]``, and the log weights."""
+    size = min(chunk_size(frame), ROUND)
+    pieces = [trace(frame.shape, given, key_from_seed(seed), first_sample(first), size) for first in range(0, ROUND, size)]
+    states, log_w = (np.concatenate([np.asarray(p[a]) for p in pieces], axis=-1) for a in (0, 1))
+    return states, log_w.astype(np.float64)
 
 
 def clipped(log_w: Floats) -> Floats:

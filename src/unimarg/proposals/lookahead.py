@@ -226,14 +226,17 @@ class _Sweep:
 
     def _noisy_children(self, i: int) -> Floats:
         """What hidden large noisy-max children say of node i's states, the other parents as expected: ``[card]``."""
-        arcs, say = self.frame.arcs, np.ones(self.cards[i])
-        for e in range(arcs.first[i], arcs.first[i + 1]):
-            if self.hidden[e]:
-                steps = self.start[arcs.child[e]] - self.expected[e] + arcs.effect[e, : self.cards[i]]
-                log_cdf = np.cumsum(steps[:, ::-1], axis=1)[:, ::-1]
-                z = pmf_from_log_cdf(np.pad(log_cdf, ((0, 0), (0, 1)))) @ self.below[arcs.child[e]]
-                say = say * (z / max(z.max(), TINY))
-        return say
+        arcs = self.frame.arcs
+        at = np.arange(arcs.first[i], arcs.first[i + 1])
+        at = at[self.hidden[at]]
+        if not len(at):
+            return np.ones(self.cards[i])
+        child = arcs.child[at]
+        steps = (self.start[child] - self.expected[at])[:, None] + arcs.effect[at, : self.cards[i]]
+        log_cdf = np.zeros((len(at), self.cards[i], steps.shape[2] + 1))
+        log_cdf[..., :-1] = np.cumsum(steps[..., ::-1], axis=-1)[..., ::-1]
+        z = (pmf_from_log_cdf(log_cdf) @ self.below[child][..., None])[..., 0]
+        return np.prod(z / np.maximum(z.max(axis=1, keepdims=True), TINY), axis=0)
 
     def _edges(self) -> None:
         """What ``walk`` needs of them."""
@@ -281,16 +284,17 @@ class _Sweep:
 
     def _effects(self, f: Factor) -> dict[int, float]:
         """For each variable of f, the relative variance of f over its states, the others averaged."""
-        weighted = f.values
-        for axis, u in enumerate(f.scope):
-            weighted = weighted * self.prior[u].reshape([-1 if a == axis else 1 for a in range(len(f.scope))])
-        total = max(float(weighted.sum()), TINY)
-        out: dict[int, float] = {}
-        for axis, u in enumerate(f.scope):
-            share = weighted.sum(axis=tuple(a for a in range(len(f.scope)) if a != axis)) / total
-            p = self.prior[u]
-            out[u] = float((share**2)[p > 0] @ (1 / p[p > 0])) - 1
-        return out
+        priors = [self.prior[u] for u in f.scope]
+        after = [np.ones(1)]  # the joint prior of those behind each variable
+        for p in priors[:0:-1]:
+            after.append(np.outer(p, after[-1]).ravel())
+        left, shares = f.values, []  # those before it summed out
+        for p in priors:
+            left = left.reshape(len(p), -1)
+            shares.append(p * (left @ after.pop()))
+            left = p @ left
+        total = max(float(shares[-1].sum()), TINY)
+        return {u: float(((s / total) ** 2)[p > 0] @ (1 / p[p > 0])) - 1 for u, s, p in zip(f.scope, shares, priors, strict=True)}
 
     def _split(self, v: int, f: Factor, union: set[int]) -> tuple[Factor, Factor]:
         """f(x_v, S) as g(x_v, S in union) h(S): each an average, h relative to what g says of the variables they share."""

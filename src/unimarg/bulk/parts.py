@@ -1,0 +1,128 @@
+"""A large file written part by part, so that a run that was killed goes on where it stopped.
+
+Beside the output lies a folder of parts, each written in one step: a part is there as a whole or not at all. When all are
+there they are joined into the output, in one step again, and the folder goes. ``job.json`` says what the parts belong to: those of
+another input, model or option are never mixed in.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import shutil
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from unimarg.errors import FormatError, UsageError
+from unimarg.formats.files import replacing, write_bytes
+from unimarg.formats.interop import import_quietly
+
+SUFFIXES = (".csv", ".csv.gz", ".parquet", ".pq")
+Columns = dict[str, np.ndarray | Sequence[Any]]
+
+
+class Parts:
+    """The parts of one output, and of the errors beside it."""
+
+    def __init__(self, output: Path, errors: Path | None, job: Mapping[str, Any]):
+        self.output, self.errors = output, errors
+        self.parquet = check_output(output).endswith((".parquet", ".pq"))
+        self.folder = output.with_name(output.name + ".parts")
+        self._claim(json.dumps(job, indent=1, sort_keys=True))
+
+    def _claim(self, job: str) -> None:
+        """The folder is new, or that of the same job."""
+        self.folder.mkdir(exist_ok=True)
+        label = self.folder / "job.json"
+        if not label.exists():
+            if any(not file.name.startswith(".") for file in self.folder.iterdir()):  # what a kill left of the label does not count
+                raise UsageError(f"{self.folder} is in the way: it is no folder of parts")
+            write_bytes(str(label), job.encode())
+        if label.read_text() != job:
+            raise UsageError(f"{self.folder} holds parts of a run with another input, model or option; delete it to begin anew")
+
+    @property
+    def done(self) -> int:
+        """Parts that are there."""
+        n = 0
+        while self._answers(n).exists():
+            n += 1
+        return n
+
+    def _answers(self, n: int) -> Path:
+        return self.folder / f"{n:06}{'.parquet' if self.parquet else '.csv'}"
+
+    def _errors(self, n: int) -> Path:
+        return self.folder / f"{n:06}.errors.csv"
+
+    def write(self, n: int, answers: Columns, errors: Iterable[Sequence[object]], types: Mapping[str, Any]) -> None:
+        """The errors first: where the answers are, the part is complete."""
+        write_bytes(str(self._errors(n)), _csv(errors).encode())
+        with replacing(str(self._answers(n))) as out:
+            if self.parquet:
+                _arrow("parquet").write_table(_table(answers, types), out, use_dictionary=False, compression="none")
+            else:
+                out.write(_csv_columns(answers).encode())
+
+    def join(self, header: Sequence[str], error_header: Sequence[str]) -> int:
+        """All parts as one file; how many errors there are."""
+        parts = range(self.done)
+        count = 0
+        with replacing(str(self.errors)) if self.errors else io.BytesIO() as out:
+            out.write(_csv([error_header]).encode())
+            for n in parts:
+                data = self._errors(n).read_bytes()
+                count += sum(1 for _ in csv.reader(io.StringIO(data.decode(), newline="")))
+                out.write(data)
+        with replacing(str(self.output)) as out:
+            if self.parquet:
+                self._join_parquet(out)
+            else:
+                out.write(_csv([header]).encode())
+                for n in parts:
+                    with self._answers(n).open("rb") as part:
+                        shutil.copyfileobj(part, out)
+        shutil.rmtree(self.folder)
+        return count
+
+    def _join_parquet(self, out: Any) -> None:
+        parquet = _arrow("parquet")
+        with parquet.ParquetWriter(out, parquet.read_schema(self._answers(0)), use_dictionary=False) as writer:
+            for n in range(self.done):
+                writer.write_table(parquet.read_table(self._answers(n)))
+
+
+def check_output(path: Path) -> str:
+    """The file's name, if it is one that can be written."""
+    name = path.name.lower()
+    if not name.endswith(SUFFIXES):
+        raise UsageError(f"a table is written to a file with one of the suffixes {' '.join(SUFFIXES)}, not to {path.name!r}")
+    if not path.absolute().parent.is_dir():
+        raise FormatError(f"there is no folder {str(path.parent)!r}", path)
+    return name
+
+
+def _arrow(module: str) -> Any:
+    return import_quietly(f"pyarrow.{module}", "pyarrow (the extra 'parquet')")
+
+
+def _table(columns: Columns, types: Mapping[str, Any]) -> Any:
+    arrow = import_quietly("pyarrow", "pyarrow (the extra 'parquet')")
+    return arrow.table({name: arrow.array(values, type=types.get(name)) for name, values in columns.items()})
+
+
+def _csv(rows: Iterable[Sequence[object]]) -> str:
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows(rows)
+    return text.getvalue()
+
+
+def _csv_columns(columns: Columns) -> str:
+    """Probabilities with six digits."""
+    import pandas as pd
+
+    return pd.DataFrame(columns).to_csv(header=False, index=False, float_format="%.6g", lineterminator="\n")

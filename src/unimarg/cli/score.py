@@ -1,0 +1,55 @@
+"""``unimarg score``: the posteriors of every row of a table."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import signal
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from unimarg.cli.common import JsonOption, app, model_of, variables_of
+from unimarg.errors import UsageError
+
+
+@app.command()
+def score(
+    model: Annotated[str, typer.Argument(metavar="MODEL", help="A trained model (.um).")],
+    rows: Annotated[Path, typer.Argument(help="The table: .csv, .csv.gz or .parquet; an empty cell is unobserved.")],
+    output: Annotated[Path, typer.Option("-o", "--output", help="The file to write: .csv, .csv.gz or .parquet.")],
+    target: Annotated[
+        list[str] | None, typer.Option("-t", "--target", help="A variable to report, or a group of them; all if not given. Repeatable.")
+    ] = None,
+    method: Annotated[str, typer.Option(help="um: one pass for many rows. auto: exact or by sampling, row by row, with an error.")] = "um",
+    keep: Annotated[list[str] | None, typer.Option("--keep", help="A column to pass on, which need not be a variable. Repeatable.")] = None,
+    errors: Annotated[
+        Path | None, typer.Option("--errors", help="A CSV file for rows that make no sense; without it the first one ends the run.")
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Posteriors of every row of a table, of any size. After Ctrl-C, or a kill, the same command goes on where it stopped.
+
+    Example: unimarg score alarm.um rows.csv -o posteriors.parquet -t HYPOVOLEMIA --errors bad.csv
+    """
+    from unimarg import terminal
+    from unimarg.bulk.scoring import score
+
+    trained = model_of(model)
+    if trained is None:
+        raise UsageError(f"score needs a trained model, which {model} is not; make one with: unimarg train {model} -o model.um")
+    targets = variables_of(trained.net, target) if target else None
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # a polite kill is a Ctrl-C
+    try:
+        with terminal.scoring_bar() as progress:
+            done = score(trained, rows, output, targets, method=method, keep=keep or [], errors=errors, progress=progress)
+    except KeyboardInterrupt:
+        print("unimarg: interrupted; the same command goes on from here", file=sys.stderr)
+        sys.exit(130)
+    if as_json:
+        return print(json.dumps({"file": str(output), **dataclasses.asdict(done)}, indent=2))
+    resumed = f", {done.resumed:,} of them before" if done.resumed else ""
+    bad = f", {done.bad:,} bad ones in {errors}" if done.bad else ""
+    return print(f"{output}: {done.rows:,} rows{resumed}{bad}, {done.seconds:.1f} s")

@@ -1,0 +1,119 @@
+"""What to ask next: the expected information gain about the targets.
+
+    gain(c) = sum over targets t of I(X_c; X_t | e)
+            = sum_t sum_k P(x_c = k | e) KL( P(x_t | e, x_c = k) || sum_j P(x_c = j | e) P(x_t | e, x_c = j) )
+
+in nats. The mixture on the right is that of the answers themselves, not P(x_t | e) from another pass: so the gain of answers that
+contradict each other a little, as a network's do, is never negative.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from numbers import Real
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from unimarg.errors import ImpossibleEvidenceError, UsageError, closest
+from unimarg.evidence import Evidence, parse_evidence
+from unimarg.formats.interop import AnyNetwork, as_network
+from unimarg.many import Answers, exact_answers, split
+from unimarg.network import Floats, Network
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+def next_questions(
+    net: AnyNetwork,
+    evidence: Mapping[str, object] | None,
+    targets: Sequence[str],
+    candidates: Sequence[str] | None = None,
+    costs: Mapping[str, float] | None = None,
+) -> pd.DataFrame:
+    """What to ask next, best first, by exact inference; a model's ``next_questions`` needs one pass for all of it.
+
+    Candidates are all variables without a finding that are no targets, unless given. The table has the expected information gain about
+    the targets in nats, the cost of each question (1 unless given) and gain per cost, by which it is ordered.
+    ``table.attrs["entropy"]`` is what is still unknown of the targets, in nats too.
+
+    >>> from unimarg.network import NoisyOr, Variable
+    >>> net = Network([Variable("rain"), Variable("wet")], {"wet": ["rain"]}, {"rain": [0.8, 0.2], "wet": NoisyOr(0.1, [0.8])})
+    >>> next_questions(net, {}, ["rain"]).round(4).to_dict("records")
+    [{'variable': 'wet', 'gain': 0.2013, 'cost': 1.0, 'gain_per_cost': 0.2013}]
+    """
+    net = as_network(net)
+    return rank(net, exact_answers(net), evidence, targets, candidates, costs)
+
+
+def rank(
+    net: Network,
+    answers: Answers,
+    evidence: Mapping[str, object] | None,
+    targets: Sequence[str],
+    candidates: Sequence[str] | None,
+    costs: Mapping[str, float] | None,
+) -> pd.DataFrame:
+    """``next_questions`` by any way to answer."""
+    import pandas as pd
+
+    given = parse_evidence(net, evidence)
+    wanted = _nodes(net, targets, "targets")
+    if not wanted:
+        raise UsageError("next_questions needs at least one target")
+    asked = [i for i in range(len(net)) if i not in wanted] if candidates is None else _nodes(net, candidates, "candidates")
+    asked = [i for i in asked if i not in given.nodes]
+    prices = _prices(net, costs)
+    known = [*asked, *(t for t in wanted if t not in asked)]
+    now, contradiction = answers([given], known)
+    if contradiction[0] >= 0:
+        raise ImpossibleEvidenceError("the evidence is impossible")
+    marginals = {i: p[0].astype(np.float64) for i, p in split(now, net, known).items()}
+    gains = _gains(answers, given, wanted, {c: marginals[c] for c in asked})
+    table = pd.DataFrame({"variable": [net.names[c] for c in asked], "gain": gains, "cost": [prices.get(c, 1.0) for c in asked]})
+    table["gain_per_cost"] = table["gain"] / table["cost"]
+    table = table.sort_values("gain_per_cost", ascending=False, kind="stable", ignore_index=True)
+    table.attrs["entropy"] = sum(float(_entropy(marginals[t])) for t in wanted)
+    return table
+
+
+def _gains(answers: Answers, given: Evidence, targets: Sequence[int], candidates: Mapping[int, Floats]) -> Floats:
+    """Of each candidate, whose marginal is given: all its answers, and those of the others, in one batch.
+
+    Entropies add up over the targets, so their states may stay side by side.
+    """
+    if not candidates:
+        return np.zeros(0)
+    pairs = [(c, k) for c, p in candidates.items() for k in np.flatnonzero(p > 0).tolist()]
+    counts = np.array([np.count_nonzero(p > 0) for p in candidates.values()])
+    starts = np.cumsum(counts) - counts
+    states, contradiction = answers([Evidence({**given.hard, c: k}, given.virtual) for c, k in pairs], targets)
+    weights = np.where(contradiction < 0, [candidates[c][k] for c, k in pairs], 0.0)
+    totals = np.add.reduceat(weights, starts)
+    if not totals.all():
+        raise ImpossibleEvidenceError("the evidence is impossible")  # no answer to some question is possible
+    weights /= np.repeat(totals, counts)
+    after = states.astype(np.float64)
+    mixture = np.add.reduceat(weights[:, None] * after, starts)
+    return np.maximum(_entropy(mixture) - np.add.reduceat(weights * _entropy(after), starts), 0.0)  # rounding may leave -1e-16
+
+
+def _entropy(p: Floats) -> Floats:
+    return -(p * np.log(np.where(p > 0, p, 1.0))).sum(axis=-1)
+
+
+def _nodes(net: Network, names: Sequence[str], what: str) -> list[int]:
+    if isinstance(names, str):
+        raise UsageError(f"{what} must be a list of names, not the string {names!r}")
+    return list(dict.fromkeys(net.find(name) for name in names))
+
+
+def _prices(net: Network, costs: Mapping[str, float] | None) -> dict[int, float]:
+    for name, cost in (costs or {}).items():
+        if name not in net.index:
+            raise UsageError(f"costs: there is no variable {name!r}; {closest(name, net.names)}")
+        if isinstance(cost, bool) or not isinstance(cost, Real) or not 0 < float(cost) < math.inf:
+            raise UsageError(f"the cost of asking for {name!r} must be a number above 0, not {cost!r}")
+    return {net.index[name]: float(cost) for name, cost in (costs or {}).items()}

@@ -1,0 +1,289 @@
+"""The application: what each address answers.
+
+A one-shot answer waits for the next pass of the device (``batching``); the rest runs in threads (``work``).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Collection, Sequence
+from contextlib import asynccontextmanager
+from importlib import resources
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import orjson
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+from starlette.responses import Response, StreamingResponse
+
+from unimarg.errors import UnimargError, UsageError, closest
+from unimarg.service import refusal, schemas
+from unimarg.service.batching import Batcher
+from unimarg.service.guard import Guard
+from unimarg.service.limits import Limits
+from unimarg.service.metrics import CONTENT_TYPE, Metrics
+from unimarg.service.refusal import RefusalError
+from unimarg.service.served import Served, timed
+from unimarg.service.work import Stop, Workers
+from unimarg.service.writing import Writer
+
+KINDS = {
+    ".html": "text/html; charset=utf-8",
+    ".js": "text/javascript; charset=utf-8",
+    ".css": "text/css; charset=utf-8",
+    ".svg": "image/svg+xml",
+}
+ADDRESSES = {"index.html": "/", "docs.html": "/docs"}  # of the page's files; the others have their own names
+NO: dict[int | str, dict[str, Any]] = {
+    status: {"model": schemas.Trouble, "description": text}
+    for status, text in {
+        401: "A token is needed.",
+        404: "There is no such model.",
+        408: "The request did not arrive in time.",
+        413: "The body is too large.",
+        422: "The request does not fit the network; the sentence says why.",
+        503: "Too much to do; Retry-After says when to try again.",
+    }.items()
+}
+
+
+class Service:
+    """The models, their batchers, and the threads for what takes longer."""
+
+    def __init__(self, served: Sequence[Served], limits: Limits):
+        self.limits, self.metrics = limits, Metrics()
+        self.served = {s.name: s for s in served}
+        if len(self.served) < len(served):
+            raise UsageError(f"two models have the same name: {', '.join(s.name for s in served)}")
+        self.batchers = {s.name: Batcher(s.model, limits.batch, self.metrics) for s in served if s.model is not None}
+        self.sampling = Workers(limits.sampling, limits.queue, self.metrics)
+        self.passes = Workers(1, limits.queue, self.metrics)  # questions and explanations: many rows, but bounded
+        self.ready = False
+
+    @asynccontextmanager
+    async def lifespan(self, _: FastAPI) -> AsyncIterator[None]:
+        for batcher in self.batchers.values():
+            await batcher.start()
+        warming = asyncio.create_task(self._warm_up())
+        try:
+            yield
+        finally:
+            warming.cancel()
+            for batcher in self.batchers.values():
+                await batcher.stop()
+            self.sampling.stop()
+            self.passes.stop()
+
+    async def _warm_up(self) -> None:
+        """Sampling takes longest to compile; one-shot answers do not wait for it."""
+        for s in self.served.values():
+            await self.sampling.start(s.warm_up, Stop())
+        self.ready = True
+
+    def find(self, name: str) -> Served:
+        if name not in self.served:
+            raise RefusalError(404, f"there is no model {name[:100]!r}; {closest(name[:100], self.served)}")
+        return self.served[name]
+
+    def bounded(self, asked: schemas.Query, served: Served) -> schemas.Query:
+        """With the service's own limits where the request has none."""
+        method = asked.method or ("auto" if served.model is None else "um")
+        if method == "um" and served.model is None:
+            raise UsageError(f"{served.name!r} is a network without a trained model: its methods are auto and exact")
+        for name in ("samples", "seconds"):
+            given, most = getattr(asked, name), getattr(self.limits, name)
+            if given is not None and given > most:
+                raise UsageError(f"{name} may be at most {most:,} here, not {given:,}")
+        seconds, samples = asked.seconds or self.limits.seconds, asked.samples or self.limits.samples
+        return asked.model_copy(update={"method": method, "seconds": seconds, "samples": samples})
+
+    async def one_shot(self, served: Served, case: schemas.Case) -> bytes:
+        began, writer = time.perf_counter(), served.writer(case.targets)
+        rows, contradiction = await self.batchers[served.name].ask([served.findings(case.evidence)])
+        if contradiction[0] >= 0:
+            raise served.impossible(contradiction[0])
+        return served.one_shot(writer.marginals(rows[0]), time.perf_counter() - began)
+
+
+def make_app(
+    served: Sequence[Served], limits: Limits | None = None, token: str | None = None, hosts: Collection[str] | None = None
+) -> FastAPI:
+    """The ASGI application; ``hosts`` are the names it answers to, None: any."""
+    service = Service(served, limits or Limits())
+    app = FastAPI(
+        title="unimarg",
+        version=version("unimarg"),
+        summary="Posterior marginals of Bayesian networks: at once by a trained network, or with an error that is reported.",
+        docs_url=None,  # would load scripts from elsewhere; /docs is a page of our own
+        redoc_url=None,
+        lifespan=service.lifespan,
+        redirect_slashes=False,
+        exception_handlers={
+            RefusalError: refusal.refused,
+            UnimargError: refusal.mistaken,
+            RequestValidationError: refusal.malformed,
+            HTTPException: refusal.http_error,
+            Exception: refusal.broken,
+        },
+    )
+    app.add_middleware(Guard, limits=service.limits, metrics=service.metrics, token=token, hosts=hosts)
+    app.state.service = service
+    _pages(app)
+    _about(app, service)
+    _answers(app, service)
+    _refined(app, service)
+    _insight(app, service)
+    return app
+
+
+def _json(value: Any) -> Response:
+    return Response(value if isinstance(value, bytes) else orjson.dumps(value), media_type="application/json")
+
+
+def _pages(app: FastAPI) -> None:
+    """Files by their address, read once: no path of a request reaches the file system."""
+    for file in (resources.files("unimarg.service") / "page").iterdir():
+        content, kind = file.read_bytes(), KINDS[Path(file.name).suffix]
+
+        async def page(_: Request, content: bytes = content, kind: str = kind) -> Response:
+            return Response(content, media_type=kind)
+
+        app.add_route(ADDRESSES.get(file.name, f"/{file.name}"), page, ["GET"], include_in_schema=False)
+
+
+def _about(app: FastAPI, service: Service) -> None:
+    @app.get("/health", response_model=schemas.Health, tags=["about"])
+    async def health() -> Response:
+        """Whether the service lives, and whether sampling is compiled."""
+        status = "ok" if service.ready else "warming up"
+        return _json({"status": status, "version": version("unimarg"), "models": [s.facts() for s in service.served.values()]})
+
+    @app.get("/metrics", tags=["about"], response_class=Response, responses={200: {"content": {"text/plain": {}}}, 401: NO[401]})
+    async def metrics() -> Response:
+        """For Prometheus."""
+        return Response(service.metrics.text(), media_type=CONTENT_TYPE)
+
+    @app.get("/v1/models", response_model=list[schemas.ModelFacts], tags=["about"], responses={401: NO[401]})
+    async def models() -> Response:
+        """The models that are served."""
+        return _json([s.facts() for s in service.served.values()])
+
+    @app.get("/v1/models/{model}", response_model=schemas.NetworkFacts, tags=["about"], responses={401: NO[401], 404: NO[404]})
+    async def network(model: str) -> Response:
+        """Its network: variables, groups, states, parents, priors."""
+        served = service.find(model)
+        facts = await asyncio.to_thread(served.describe)
+        limits = {name: getattr(service.limits, name) for name in ("samples", "seconds", "rows")}
+        return _json(facts | {"limits": limits})
+
+
+def _answers(app: FastAPI, service: Service) -> None:
+    @app.post("/v1/models/{model}/query", response_model=schemas.Answer, tags=["answers"], responses=NO)
+    async def query(model: str, asked: schemas.Query, request: Request) -> Response:
+        """Posterior marginals, by one pass or with an error."""
+        served = service.find(model)
+        bounded = service.bounded(asked, served)
+        if bounded.method == "um":
+            return _json(await service.one_shot(served, bounded))
+        served.findings(asked.evidence)  # mistakes need not wait
+        return _json(await service.sampling.run(request, lambda stop: served.refined(bounded, stop)))
+
+    @app.post("/v1/models/{model}/batch", response_model=schemas.Answers, tags=["answers"], responses=NO)
+    async def batch(model: str, asked: schemas.Batch) -> Response:
+        """One-shot answers to many cases; one that is mistaken gets its sentence, the others their marginals."""
+        began, served = time.perf_counter(), service.find(model)
+        if served.model is None:
+            raise UsageError(f"{served.name!r} is a network without a trained model: ask case by case")
+        writer = served.writer(asked.targets)
+        if len(asked.evidence) > service.limits.rows:
+            raise UsageError(f"a batch may have at most {service.limits.rows} evidence sets, not {len(asked.evidence)}")
+        answers: list[bytes] = []
+        for first in range(0, len(asked.evidence), service.limits.batch):
+            answers += await _some(service, served, asked.evidence[first : first + service.limits.batch], writer)
+        head = orjson.dumps({"model": served.name, "method": "um", "seconds": timed(began)})
+        return _json(head[:-1] + b',"answers":[' + b",".join(answers) + b"]}")
+
+
+async def _some(service: Service, served: Served, cases: Sequence[dict[str, Any]], writer: Writer) -> list[bytes]:
+    """Of at most one batch."""
+    answers = [b""] * len(cases)
+    good = []
+    for i, case in enumerate(cases):
+        try:
+            good.append((i, served.findings(case)))
+        except UnimargError as e:
+            answers[i] = refusal.trouble(e)
+    if good:
+        rows, contradiction = await service.batchers[served.name].ask([e for _, e in good])
+        for (i, _), row, node in zip(good, rows, contradiction.tolist(), strict=True):
+            answers[i] = refusal.trouble(served.impossible(node)) if node >= 0 else b'{"marginals":%b}' % writer.marginals(row)
+    return answers
+
+
+def _refined(app: FastAPI, service: Service) -> None:
+    @app.post(
+        "/v1/models/{model}/stream",
+        tags=["answers"],
+        response_class=StreamingResponse,
+        responses=NO
+        | {200: {"content": {"application/x-ndjson": {}}, "description": "Lines of JSON; `stage` is first, progress, final or error."}},
+    )
+    async def stream(model: str, asked: schemas.Query) -> Response:
+        """The one-shot answer at once, then the exact or sampled one: a line of JSON each. Leave to stop it."""
+        served = service.find(model)
+        method = "exact" if asked.method == "exact" else "auto"
+        bounded = service.bounded(asked.model_copy(update={"method": method}), served)
+        first = await service.one_shot(served, bounded) if served.model is not None else None
+        served.findings(bounded.evidence)
+        served.writer(bounded.targets)
+        return StreamingResponse(_lines(service, served, bounded, first), media_type="application/x-ndjson")
+
+
+async def _lines(service: Service, served: Served, asked: schemas.Query, first: bytes | None) -> AsyncIterator[bytes]:
+    if first is not None:
+        yield b'{"stage":"first",' + first[1:] + b"\n"
+    loop, news = asyncio.get_running_loop(), asyncio.Queue[bytes | None]()
+    stop, result = Stop(), None
+
+    def tell(samples: int, seconds: float) -> None:
+        line = _line("progress", {"samples": samples, "seconds": round(seconds, 3)})
+        loop.call_soon_threadsafe(news.put_nowait, line)
+
+    try:
+        result = service.sampling.start(lambda stop: served.refined(asked, stop, tell), stop)
+        result.add_done_callback(lambda _: news.put_nowait(None))
+        while (line := await news.get()) is not None:
+            yield line
+        yield _line("final", result.result())
+    except (RefusalError, UnimargError) as e:
+        yield b'{"stage":"error",' + refusal.trouble(e)[1:] + b"\n"
+    finally:
+        stop.set()
+        if result is not None and not result.done():
+            service.metrics.left.inc()
+            result.cancel()
+
+
+def _line(stage: str, value: dict[str, Any]) -> bytes:
+    return orjson.dumps({"stage": stage} | value) + b"\n"
+
+
+def _insight(app: FastAPI, service: Service) -> None:
+    @app.post("/v1/models/{model}/questions", response_model=schemas.Ranking, tags=["insight"], responses=NO)
+    async def questions(model: str, asked: schemas.Questions, request: Request) -> Response:
+        """What to ask next: expected information about the targets."""
+        began, served = time.perf_counter(), service.find(model)
+        table = await service.passes.run(request, lambda _: served.questions(asked.evidence, asked.targets, asked.candidates, asked.costs))
+        best = table.head(asked.limit).to_dict("records")
+        return _json({"entropy": table.attrs["entropy"], "questions": best, "seconds": timed(began)})
+
+    @app.post("/v1/models/{model}/explain", response_model=schemas.Explanation, tags=["insight"], responses=NO)
+    async def explain(model: str, asked: schemas.Explain, request: Request) -> Response:
+        """Which findings moved a target most: each left out in turn."""
+        began, served = time.perf_counter(), service.find(model)
+        table = await service.passes.run(request, lambda _: served.explained(asked.evidence, asked.target, asked.state))
+        return _json(table.attrs | {"findings": table.to_dict("records"), "seconds": timed(began)})

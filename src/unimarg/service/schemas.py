@@ -1,0 +1,163 @@
+"""What goes in and comes out, as the OpenAPI description has it."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+FINDING: dict[str, Any] = {
+    "anyOf": [
+        {"type": "string", "description": "a state"},
+        {"type": "number", "description": "the index of a state"},
+        {"type": "boolean"},
+        {"type": "array", "items": {"type": "number", "minimum": 0}, "description": "a likelihood for each state"},
+        {"type": "object", "additionalProperties": {"type": "number", "minimum": 0}, "description": "a likelihood by state"},
+    ]
+}
+# the library checks findings itself, with better sentences
+Findings = Annotated[
+    dict[str, Any],
+    Field(
+        description="What is known: from variable to state, index of a state, or likelihood.",
+        json_schema_extra={"additionalProperties": FINDING},
+        examples=[{"fever": "high", "cough": "productive"}],
+    ),
+]
+Targets = Annotated[list[str] | None, Field(description="The variables to report; all if not given.")]
+Limited = ConfigDict(extra="forbid", strict=True)
+
+
+class Case(BaseModel):
+    model_config = Limited
+    evidence: Findings = Field(default_factory=dict)
+    targets: Targets = None
+
+
+class Query(Case):
+    method: Annotated[
+        Literal["um", "auto", "exact"] | None,
+        Field(
+            description="um: one pass of a trained network, at once (the default if there is one). auto: exact, else sampled with an error."
+        ),
+    ] = None
+    samples: Annotated[int | None, Field(ge=1, description="At most so many, of auto.")] = None
+    seconds: Annotated[float | None, Field(gt=0, allow_inf_nan=False, description="At most so long, of auto.")] = None
+    target_error: Annotated[float | None, Field(gt=0, le=1, allow_inf_nan=False, description="Stop at this standard error.")] = 0.005
+    seed: Annotated[int, Field(ge=0, lt=1 << 32)] = 0
+
+
+class Batch(BaseModel):
+    model_config = Limited
+    evidence: Annotated[list[Findings], Field(description="One-shot: an answer for each.")]
+    targets: Targets = None
+
+
+class Questions(BaseModel):
+    model_config = Limited
+    evidence: Findings = Field(default_factory=dict)
+    targets: Annotated[list[str], Field(min_length=1, description="What one wants to know.")]
+    candidates: Annotated[list[str] | None, Field(description="What could be asked; all other variables if not given.")] = None
+    costs: Annotated[dict[str, float], Field(description="Of a question; 1 if not given.")] = Field(default_factory=dict)
+    limit: Annotated[int, Field(ge=1, le=1000, description="So many questions, best first.")] = 10
+
+
+class Explain(BaseModel):
+    model_config = Limited
+    evidence: Findings = Field(default_factory=dict)
+    target: str
+    state: Annotated[str | None, Field(description="Of the target; unless given, the one that the findings raised most.")] = None
+
+
+# --- answers
+
+
+class Trouble(BaseModel):
+    error: Annotated[str, Field(description="A sentence: what is wrong, and what is allowed.")]
+
+
+class Answer(BaseModel):
+    model: str
+    method: str
+    status: Literal["ok", "low_ess", "failed"]
+    message: str
+    marginals: dict[str, dict[str, float | None]]
+    std_errors: Annotated[dict[str, dict[str, float | None]] | None, Field(description="None: no error of its own.")]
+    samples: int
+    ess: float | None
+    k_hat: float | None
+    log_evidence: float | None
+    log_evidence_error: float | None
+    seconds: float
+
+
+class Marginals(BaseModel):
+    marginals: dict[str, dict[str, float]]
+
+
+class Answers(BaseModel):
+    model: str
+    method: str
+    answers: list[Marginals | Trouble]
+    seconds: float
+
+
+class Asked(BaseModel):
+    variable: str
+    gain: Annotated[float, Field(description="Expected information about the targets, in nats.")]
+    cost: float
+    gain_per_cost: float
+
+
+class Ranking(BaseModel):
+    entropy: Annotated[float, Field(description="What is unknown of the targets, in nats.")]
+    questions: list[Asked]
+    seconds: float
+
+
+class Influence(BaseModel):
+    variable: str
+    finding: str
+    without: Annotated[float | None, Field(description="The probability without this finding.")]
+    shift: float | None
+    log_odds: Annotated[float | None, Field(description="None: infinite.")]
+
+
+class Explanation(BaseModel):
+    target: str
+    state: str
+    probability: float
+    prior: float
+    findings: list[Influence]
+    seconds: float
+
+
+class VariableFacts(BaseModel):
+    name: str
+    group: str
+    states: list[str]
+    parents: list[str]
+    prior: dict[str, float | None]
+
+
+class NetworkFacts(BaseModel):
+    model: str
+    network: str
+    trained: bool
+    methods: list[str]
+    limits: dict[str, float]
+    groups: list[str]
+    variables: list[VariableFacts]
+
+
+class ModelFacts(BaseModel):
+    name: str
+    network: str
+    variables: int
+    trained: bool
+
+
+class Health(BaseModel):
+    status: Literal["ok", "warming up"]
+    version: str
+    models: list[ModelFacts]

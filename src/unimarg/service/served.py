@@ -1,0 +1,141 @@
+"""One model, or a network without one, as the service offers it."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
+from typing import Any
+
+import orjson
+
+from unimarg.errors import ImpossibleEvidenceError, UsageError
+from unimarg.evidence import Evidence, parse_evidence
+from unimarg.exact import exact
+from unimarg.influence import explain
+from unimarg.marginalizer import Marginalizer
+from unimarg.network import Floats, Network
+from unimarg.posterior import Posterior
+from unimarg.query import Asked, Options, answer
+from unimarg.questions import next_questions
+from unimarg.service.schemas import Query
+from unimarg.service.work import Stop, StoppedError
+from unimarg.service.writing import Writer, plain
+
+EXACT_MEMORY = 2.0**28  # of method exact: it cannot be stopped on the way
+Tell = Callable[[int, float], None]  # samples so far, seconds
+
+
+class Served:
+    """What a name in the URL stands for."""
+
+    def __init__(self, name: str, source: Marginalizer | Network):
+        self.name = name
+        self.model = source if isinstance(source, Marginalizer) else None
+        self.net: Network = source.net if isinstance(source, Marginalizer) else source
+        self._all = Writer(self.net, range(len(self.net)))
+
+    @cached_property
+    def priors(self) -> Sequence[Floats]:
+        """P(X_i), estimated in training or here."""
+        return self.model.priors if self.model is not None else answer(self.net, None, {}, None, "auto").probabilities
+
+    def warm_up(self, stop: Stop) -> None:
+        """What sampling compiles."""
+        leaf = self.net.names[-1]  # something to be explained, so that proposals are not the prior
+        for method in ("lookahead", "adaptive"):
+            if not stop.is_set():
+                answer(self.net, self.model, {leaf: 0}, None, method, samples=1)
+
+    def facts(self) -> dict[str, Any]:
+        return {"name": self.name, "network": self.net.name, "variables": len(self.net), "trained": self.model is not None}
+
+    def describe(self) -> dict[str, Any]:
+        """For a page to draw it."""
+        names = self.net.names
+        return {
+            "model": self.name,
+            "network": self.net.name,
+            "trained": self.model is not None,
+            "methods": ["um", "auto", "exact"] if self.model is not None else ["auto", "exact"],
+            "groups": list(dict.fromkeys(v.group for v in self.net.variables)),
+            "variables": [
+                {
+                    "name": v.name,
+                    "group": v.group,
+                    "states": v.states,
+                    "parents": [names[p] for p in parents],
+                    "prior": dict(zip(v.states, plain(prior).tolist(), strict=True)),
+                }
+                for v, parents, prior in zip(self.net.variables, self.net.parents, self.priors, strict=True)
+            ],
+        }
+
+    def findings(self, evidence: Mapping[str, object]) -> Evidence:
+        return parse_evidence(self.net, evidence)
+
+    def writer(self, targets: Sequence[str] | None) -> Writer:
+        return self._all if targets is None else Writer(self.net, [self.net.find(t) for t in dict.fromkeys(targets)])
+
+    def impossible(self, contradiction: int) -> ImpossibleEvidenceError:
+        return ImpossibleEvidenceError(f"the evidence is impossible: it leaves no state for {self.net.names[contradiction]!r}")
+
+    def one_shot(self, marginals: bytes, seconds: float) -> bytes:
+        """The JSON of an answer by one pass; the fields of ``Posterior.to_dict``."""
+        return b'%b%b,"seconds":%.6f}' % (self._head, marginals, seconds)
+
+    @cached_property
+    def _head(self) -> bytes:
+        nothing = dict.fromkeys(("std_errors", "ess", "k_hat", "log_evidence", "log_evidence_error"))
+        message = "one forward pass, without an error of its own"
+        facts = {"model": self.name, "method": "um", "status": "ok", "message": message, "samples": 0} | nothing
+        return orjson.dumps(facts)[:-1] + b',"marginals":'
+
+    def refined(self, asked: Query, stop: Stop, tell: Tell | None = None) -> dict[str, Any]:
+        """By exact inference or sampling, until ``stop``."""
+
+        def progress(samples: int, seconds: float) -> None:
+            if stop.is_set():
+                raise StoppedError
+            if tell is not None:
+                tell(samples, seconds)
+
+        if stop.is_set():
+            raise StoppedError
+        if asked.method == "exact":
+            found = exact(self.net, asked.evidence, asked.targets, memory=EXACT_MEMORY)
+        else:
+            options = {name: getattr(asked, name) for name in ("samples", "seconds", "target_error", "seed")}
+            found: Posterior = answer(self.net, self.model, asked.evidence, asked.targets, "auto", progress=progress, **options)
+        return {"model": self.name} | _finite(found.to_dict())
+
+    def questions(
+        self, evidence: Mapping[str, object], targets: Sequence[str], candidates: Sequence[str] | None, costs: Mapping[str, float]
+    ) -> Any:
+        if self.model is not None:
+            return self.model.next_questions(evidence, targets, candidates, costs)
+        self._small(evidence)
+        return next_questions(self.net, evidence, targets, candidates, costs)
+
+    def explained(self, evidence: Mapping[str, object], target: str, state: str | None) -> Any:
+        if self.model is not None:
+            return self.model.explain(evidence, target, state)
+        self._small(evidence)
+        return explain(self.net, evidence, target, state)
+
+    def _small(self, evidence: Mapping[str, object]) -> None:
+        """Without a model these take an exact answer for each question, which must be quick."""
+        if not Asked(self.net, None, evidence, None, Options()).small():
+            raise UsageError(f"exact inference in {self.name!r} takes too long for this; it needs a trained model")
+
+
+def timed(began: float) -> float:
+    return round(time.perf_counter() - began, 6)
+
+
+def _finite(value: Any) -> Any:
+    """JSON knows no NaN: where no sample was compatible there is no number."""
+    if isinstance(value, dict):
+        return {k: _finite(v) for k, v in value.items()}
+    return None if isinstance(value, float) and not math.isfinite(value) else value

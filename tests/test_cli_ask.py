@@ -1,0 +1,126 @@
+"""``unimarg ask`` with answers from a pipe, and ``unimarg query --explain``."""
+
+import io
+import json
+import re
+
+import pytest
+
+import unimarg as um
+from models import ASIA, random_model
+from test_cli import run
+
+
+@pytest.fixture
+def ask(capsys, monkeypatch):
+    def interview(*arguments: str, answers: str = "") -> tuple[int, str, str]:
+        monkeypatch.setattr("sys.stdin", io.StringIO(answers))
+        return run(capsys, "ask", *arguments)
+
+    return interview
+
+
+def asked(out: str) -> list[str]:
+    return re.findall(r"^(\S+)\? expected to tell", out, flags=re.M)
+
+
+def lung(out: str) -> list[str]:
+    """What the bars said of it, time after time."""
+    return re.findall(r"^lung +yes +([\d.]+)", out, flags=re.M)
+
+
+def exact(**evidence: str) -> str:
+    return f"{um.exact(ASIA, evidence)['lung']['yes']:.4f}"
+
+
+def test_an_interview_asks_the_best_and_shows_the_answer(ask):
+    code, out, _ = ask("asia", "-t", "lung", "-t", "tub", "-e", "dysp=yes", answers="1\nno\nq\n")
+    assert code == 0
+    first = um.next_questions(ASIA, {"dysp": "yes"}, ["lung", "tub"])["variable"].iloc[0]
+    second = um.next_questions(ASIA, {"dysp": "yes", first: "yes"}, ["lung", "tub"])["variable"].iloc[0]
+    assert asked(out)[:2] == [first, second] == ["either", "smoke"]
+    assert lung(out) == [exact(dysp="yes"), exact(dysp="yes", either="yes"), exact(dysp="yes", either="yes", smoke="no")]
+    assert out.splitlines()[-1] == "known: dysp=yes, either=yes, smoke=no"
+
+
+def test_skip_undo_another_finding_and_the_end_of_the_pipe(ask):
+    code, out, _ = ask("asia", "-t", "lung", answers="s\n2\nu\nu\nxray=yes\n")
+    assert code == 0
+    assert asked(out) == ["either", "xray", "xray", "either", "either"]  # either skipped, xray=no leaves nothing, undone, undone
+    assert lung(out) == [exact(), exact(xray="no"), exact(), exact(), exact(xray="yes")]
+    assert out.splitlines()[-1] == "known: xray=yes"
+
+
+def test_what_is_not_understood_is_asked_again(ask):
+    _, out, _ = ask("asia", "-t", "lung", answers="9\nmaybe\nu\nxray=perhaps\n\n1\n")
+    assert out.count("a number or a state answers") == 3
+    assert "there is nothing to undo" in out
+    assert "'xray' has no state 'perhaps'" in out
+    assert out.splitlines()[-1] == "known: either=yes"
+
+
+def test_an_impossible_answer_is_taken_back(ask):
+    _, out, _ = ask("asia", "-t", "bronc", "-e", "tub=yes", answers="either=no\nlung=yes\n")
+    assert "impossible" in out
+    assert out.splitlines()[-1] == "known: tub=yes, lung=yes"
+
+
+def test_it_says_where_nothing_is_worth_asking(ask):
+    _, out, _ = ask("asia", "-t", "lung", "--among", "xray", "--among", "smoke", answers="1\n1\n1\n1\n")
+    assert sorted(asked(out)) == ["smoke", "xray"]
+    assert "No question left would tell much" in out
+
+
+def test_a_model_and_groups(ask, tmp_path):
+    clinic = um.example("clinic")
+    random_model(clinic).save(tmp_path / "clinic.um")
+    code, out, _ = ask(str(tmp_path / "clinic.um"), "-t", "diseases", "--among", "symptoms", answers="1\n")
+    assert code == 0
+    assert {v.group for v in clinic.variables if v.name in asked(out)} == {"symptoms"}
+
+
+def test_the_list_alone(ask):
+    code, out, _ = ask("asia", "-t", "lung", "-e", "dysp=yes", "--cost", "either=1000", "--list", "--json")
+    answer = json.loads(out)
+    assert code == 0
+    expected = um.next_questions(ASIA, {"dysp": "yes"}, ["lung"], costs={"either": 1000})
+    assert [q["variable"] for q in answer["questions"]] == list(expected["variable"])
+    assert answer["entropy"] == pytest.approx(expected.attrs["entropy"])
+    _, out, _ = ask("asia", "-t", "lung", "--list")
+    assert out.split()[:3] == ["question", "gain", "(nats)"]
+    assert "cost" not in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "say what to find out"),
+        (["-t", "lunge"], "neither a variable nor a group 'lunge'; did you mean 'lung'"),
+        (["-t", "lung", "--cost", "xray"], "a cost is given as NAME=NUMBER"),
+        (["-t", "lung", "--cost", "xray=-1"], "must be a number above 0"),
+        (["-t", "lung", "--json"], "--json goes with --list"),
+    ],
+)
+def test_misuse_is_a_sentence(ask, arguments, message):
+    code, _, err = ask("asia", *arguments)
+    assert code == 2
+    assert message in err
+
+
+def test_query_explain(capsys, tmp_path):
+    given = ("-e", "dysp=yes", "-e", "smoke=no")
+    table = um.explain(ASIA, {"dysp": "yes", "smoke": "no"}, "lung")
+    answer = json.loads(run(capsys, "query", "asia", *given, "--explain", "lung", "--json")[1])
+    assert [row["variable"] for row in answer["findings"]] == list(table["variable"])
+    assert answer["state"] == table.attrs["state"]
+    code, out, _ = run(capsys, "query", "asia", *given, "--explain", "lung")
+    assert code == 0
+    assert f"{table['log_odds'].iloc[0]:+.3f}" in out
+    model = random_model(ASIA)
+    model.save(tmp_path / "asia.um")
+    answer = json.loads(run(capsys, "query", str(tmp_path / "asia.um"), *given, "--explain", "lung", "--json")[1])
+    assert answer["findings"][0]["without"] == pytest.approx(model.explain({"dysp": "yes", "smoke": "no"}, "lung")["without"].iloc[0])
+    certain = json.loads(run(capsys, "query", "asia", "-e", "lung=yes", "--explain", "either", "--json")[1])
+    assert certain["findings"][0]["log_odds"] is None  # infinite
+    code, _, err = run(capsys, "query", "asia", "--explain", "lung", "--most-probable")
+    assert (code, "one at a time" in err) == (2, True)

@@ -1,0 +1,231 @@
+"""Tables of any size: what cells mean, bad rows, files in and out, and a run that was killed."""
+
+import csv
+import gzip
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import unimarg as um
+from models import ASIA, random_model
+from test_cli import run
+from unimarg import EvidenceError, FormatError, Network, UsageError, Variable
+from unimarg.bulk import scoring as module
+from unimarg.bulk.source import open_source, states_of
+
+score = um.score
+MODEL = random_model(ASIA)
+HEADER = "dysp,smoke,lung"
+NET = Network(
+    [Variable("a"), Variable("b", ("NA", "None", "nan")), Variable("c", ("1", "2", "3"))],
+    {},
+    {"a": [0.5, 0.5], "b": [0.2, 0.3, 0.5], "c": [0.2, 0.3, 0.5]},
+)
+
+
+def table(folder: Path, text: str, name: str = "rows.csv") -> Path:
+    path = folder / name
+    path.write_bytes(gzip.compress(text.encode()) if name.endswith(".gz") else text.encode())
+    return path
+
+
+def frame(rows: int, seed: int = 0) -> pd.DataFrame:
+    """Ragged rows, possible ones: findings of samples, here and there left out."""
+    rng = np.random.default_rng(seed)
+    states = um.sample(ASIA, rows, seed=seed)
+    out = pd.DataFrame({v.name: np.array(v.states)[states[:, i]] for i, v in enumerate(ASIA.variables)}).astype(object)
+    return out.mask(rng.random(out.shape) < 0.7)
+
+
+def test_what_cells_mean(tmp_path):
+    """Only an empty cell is unobserved; a label wins over a number."""
+    path = table(tmp_path, "a,b,c\nyes,NA,1\n,None,\n0,nan,3\n1.0,2,2\n")
+    (batch,) = open_source(path).batches(10, 0)
+    states, wrong = states_of(NET, ["a", "b", "c"], batch)
+    assert states.tolist() == [[1, 0, 0], [-1, 1, -1], [0, 2, 2], [1, 2, 1]]
+    assert not wrong
+    assert list(batch.lines) == [2, 3, 4, 5]
+
+
+@pytest.mark.parametrize(
+    ("suffix_in", "suffix_out"), [(".csv", ".csv"), (".csv.gz", ".csv.gz"), (".parquet", ".csv"), (".csv", ".parquet")]
+)
+def test_every_row_is_that_of_predict_proba(tmp_path, monkeypatch, suffix_in, suffix_out):
+    monkeypatch.setattr(module, "MOST", 64)
+    monkeypatch.setattr(module, "FEWEST", 64)
+    rows = frame(150)
+    rows.insert(0, "id", [f"p{n}" for n in range(150)])
+    source, output = tmp_path / f"rows{suffix_in}", tmp_path / f"out{suffix_out}"
+    rows.to_parquet(source) if suffix_in == ".parquet" else rows.to_csv(source, index=False)
+    done = score(MODEL, source, output, ["lung", "bronc"], keep=["id"])  # in the order asked for
+    assert (done.rows, done.bad, done.resumed) == (150, 0, 0)
+    found = pd.read_parquet(output) if suffix_out == ".parquet" else pd.read_csv(output)
+    assert list(found.columns) == ["row", "id", "lung=yes", "lung=no", "bronc=yes", "bronc=no"]
+    assert list(found["row"]) == list(range(150))
+    assert list(found["id"]) == list(rows["id"])
+    expected = MODEL.predict_proba(rows.drop(columns="id"))[["lung", "bronc"]]
+    np.testing.assert_allclose(found.iloc[:, 2:].to_numpy(), expected.to_numpy(), atol=2e-6)
+    assert sorted(p.name for p in tmp_path.iterdir()) == sorted([source.name, output.name])
+
+
+def test_parquet_keeps_numbers_of_states_types_and_nulls(tmp_path):
+    rows = pd.DataFrame({"id": [7, 8, 9], "dysp": pd.array([0, None, 1], "Int64"), "smoke": pd.Categorical(["yes", None, "no"])})
+    rows["lung"] = [None, None, None]
+    rows.to_parquet(tmp_path / "rows.parquet")
+    score(MODEL, tmp_path / "rows.parquet", tmp_path / "out.parquet", ["tub"], keep=["id"])
+    found = pd.read_parquet(tmp_path / "out.parquet")
+    assert found["id"].dtype == np.int64
+    assert found["tub=yes"].dtype == np.float32
+    for row, evidence in enumerate([{"dysp": "yes", "smoke": "yes"}, {}, {"dysp": "no", "smoke": "no"}]):
+        assert found["tub=yes"][row] == pytest.approx(MODEL.query(evidence, method="um")["tub"]["yes"], abs=1e-6)
+
+
+BAD = f"{HEADER}\nyes,,\nmaybe,,\nyes,no\n\nyes,no,no,extra\n,,\n"
+
+
+def test_bad_rows_are_set_aside_with_their_line(tmp_path):
+    path = table(tmp_path, 'dysp,either,lung\nyes,,\nmaybe,,\nyes,no\n\nyes,no,no,extra\n,,\n"no\n",,\n,no,yes\nno,,\n')
+    done = score(MODEL, path, tmp_path / "out.csv", ["tub"], errors=tmp_path / "bad.csv")
+    assert (done.rows, done.bad) == (8, 5)
+    assert list(pd.read_csv(tmp_path / "out.csv")["row"]) == [0, 4, 7]
+    bad = list(csv.DictReader(io.StringIO((tmp_path / "bad.csv").read_text(), newline="")))
+    assert [(b["row"], b["line"]) for b in bad] == [("1", "3"), ("2", "4"), ("3", "6"), ("5", "8"), ("6", "10")]
+    assert "'dysp' has no state 'maybe'" in bad[0]["reason"]
+    assert "has 2 cells, the first line 3" in bad[1]["reason"]
+    assert "beyond them: 'extra'" in bad[2]["reason"]
+    assert "impossible" in bad[4]["reason"]
+    assert (bad[4]["either"], bad[4]["lung"], bad[3]["dysp"]) == ("no", "yes", "no\n")
+
+
+def test_without_a_place_for_them_a_bad_row_ends_the_run(tmp_path):
+    with pytest.raises(EvidenceError, match=r"rows\.csv: line 3: 'dysp' has no state 'maybe'"):
+        score(MODEL, table(tmp_path, BAD), tmp_path / "out.csv")
+    assert not (tmp_path / "out.csv").exists()
+
+
+def test_auto_row_by_row_with_an_error(tmp_path):
+    path = table(tmp_path, "dysp,either,lung\nyes,,\n,no,yes\n,,\n")
+    score(MODEL, path, tmp_path / "out.csv", ["tub"], method="auto", errors=tmp_path / "bad.csv")
+    found = pd.read_csv(tmp_path / "out.csv")
+    assert list(found["row"]) == [0, 2]
+    assert found["tub=yes"][0] == pytest.approx(um.exact(ASIA, {"dysp": "yes"})["tub"]["yes"], rel=1e-5)
+    assert (found["method"][0], found["status"][0], found["largest_error"][0]) == ("exact", "ok", 0)
+    assert "impossible" in (tmp_path / "bad.csv").read_text()
+
+
+def test_no_rows(tmp_path):
+    for suffix in (".csv", ".parquet"):
+        assert score(MODEL, table(tmp_path, f"{HEADER}\n"), tmp_path / f"out{suffix}", ["tub"]).rows == 0
+    assert (tmp_path / "out.csv").read_text() == "row,tub=yes,tub=no\n"
+    assert list(pd.read_parquet(tmp_path / "out.parquet").columns) == ["row", "tub=yes", "tub=no"]
+
+
+@pytest.mark.parametrize(
+    ("text", "options", "error", "message"),
+    [
+        ("", {}, FormatError, "is empty"),
+        ("id,dysp\n1,yes\n", {}, UsageError, "column 'id' is no variable .*keep="),
+        ("dysp,dysp\n", {}, UsageError, "'dysp' is there twice"),
+        (HEADER, {"keep": ["id"]}, UsageError, "no column 'id' to keep"),
+        (HEADER, {"keep": "dysp"}, UsageError, "give a list of names"),
+        (HEADER, {"method": "exact"}, UsageError, "one of the methods um, auto"),
+        (HEADER, {"targets": ["lunge"]}, UsageError, "did you mean 'lung'"),
+        (HEADER, {"output": "out.xlsx"}, UsageError, "one of the suffixes .csv"),
+        (HEADER, {"output": "no/such/out.csv"}, FormatError, "there is no folder"),
+        (f'{HEADER}\n"{"x" * 200_000}\n', {}, FormatError, "rows.csv:2: cannot be read on"),
+    ],
+)
+def test_what_is_refused(tmp_path, text, options, error, message):
+    output = tmp_path / options.pop("output", "out.csv")
+    with pytest.raises(error, match=message):
+        score(MODEL, table(tmp_path, text), output, **options)
+    assert not output.exists()
+
+
+def test_files_that_are_none(tmp_path):
+    for name in ("rows.parquet", "rows.csv.gz", "rows.xlsx"):
+        (tmp_path / name).write_bytes(b"nonsense")
+        with pytest.raises(FormatError):
+            score(MODEL, tmp_path / name, tmp_path / "out.csv")
+    pd.DataFrame({"dysp": [["yes"]]}).to_parquet(tmp_path / "rows.parquet")
+    with pytest.raises(FormatError, match="'dysp' holds list"):
+        score(MODEL, tmp_path / "rows.parquet", tmp_path / "out.csv")
+    with pytest.raises(OSError, match="missing"):
+        score(MODEL, tmp_path / "missing.csv", tmp_path / "out.csv")
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
+def test_a_run_goes_on_where_it_stopped(tmp_path, monkeypatch, suffix):
+    monkeypatch.setattr(module, "MOST", 64)
+    monkeypatch.setattr(module, "FEWEST", 64)
+    rows = frame(300).astype(object)
+    rows.loc[70, "dysp"] = "maybe"
+    rows.to_csv(tmp_path / "rows.csv", index=False)
+    arguments = (MODEL, tmp_path / "rows.csv")
+    score(*arguments, tmp_path / f"whole{suffix}", errors=tmp_path / "whole_bad.csv")
+
+    class StopError(Exception):
+        pass
+
+    def stop(rows: int, share: float) -> None:
+        if rows > 100:
+            raise StopError
+
+    output, bad = tmp_path / f"out{suffix}", tmp_path / "bad.csv"
+    with pytest.raises(StopError):
+        score(*arguments, output, errors=bad, progress=stop)
+    assert not output.exists()
+    with pytest.raises(UsageError, match="another input, model or option"):
+        score(*arguments, output, ["lung"], errors=bad)
+    done = score(*arguments, output, errors=bad)
+    assert (done.rows, done.resumed, done.bad) == (300, 128, 1)
+    assert output.read_bytes() == (tmp_path / f"whole{suffix}").read_bytes()
+    assert bad.read_text() == (tmp_path / "whole_bad.csv").read_text()
+    assert not (tmp_path / f"out{suffix}.parts").exists()
+
+
+def test_kill_minus_nine(tmp_path, capsys):
+    """No row lost, none doubled."""
+    MODEL.save(tmp_path / "asia.um")
+    frame(20_000).to_csv(tmp_path / "rows.csv", index=False)
+    program = "import sys, unimarg.bulk.scoring as s; s.MOST = s.FEWEST = 64\nfrom unimarg.cli import main; main(sys.argv[1:])"
+    arguments = ["score", "asia.um", "rows.csv", "-o", "out.csv", "--errors", "bad.csv"]
+    folder = tmp_path / "out.csv.parts"
+    process = subprocess.Popen([sys.executable, "-c", program, *arguments], cwd=tmp_path)
+    while process.poll() is None and not (folder / "000020.csv").exists():
+        time.sleep(0.005)
+    os.kill(process.pid, signal.SIGKILL)
+    assert process.wait() == -signal.SIGKILL
+    assert not (tmp_path / "out.csv").exists()
+    subprocess.run([sys.executable, "-c", program, *arguments], cwd=tmp_path, check=True)
+    found = pd.read_csv(tmp_path / "out.csv")
+    assert list(found["row"]) == list(range(20_000))
+    code, out, _ = run(capsys, "score", str(tmp_path / "asia.um"), str(tmp_path / "rows.csv"), "-o", str(tmp_path / "whole.csv"), "--json")
+    assert (code, json.loads(out)["rows"]) == (0, 20_000)
+    np.testing.assert_allclose(found.to_numpy(), pd.read_csv(tmp_path / "whole.csv").to_numpy(), atol=2e-6)
+
+
+def test_command_line(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    MODEL.save("asia.um")
+    table(tmp_path, BAD)
+    code, out, err = run(capsys, "score", "asia.um", "rows.csv", "-o", "out.parquet", "-t", "lung", "--errors", "bad.csv")
+    assert (code, err) == (0, "")
+    assert out.startswith("out.parquet: 5 rows, 3 bad ones in bad.csv, ")
+    for arguments, message in [
+        (("asia", "rows.csv"), "unimarg train asia"),
+        (("asia.um", "rows.csv"), "line 3: 'dysp' has no state 'maybe'"),
+        (("asia.um", "missing.csv"), "missing.csv"),
+    ]:
+        code, _, err = run(capsys, "score", *arguments, "-o", "other.csv")
+        assert (code, err.count("\n")) == (2, 1)
+        assert message in err
