@@ -2,8 +2,8 @@
 
     python benchmarks/query_memory.py [alarm clinic ...] [--queries 1000] [--target-error 0.02]
 
-Every second query is answered without exact inference. Prints the memory after each tenth of the queries; the exit status is 1 if the largest
-of the second half is more than 5% above that of the first.
+Every second query is answered without exact inference. Prints the memory after each tenth of the queries; the exit status is 1 if the
+largest of the second half is more than 5% above that of the first.
 """
 
 import argparse
