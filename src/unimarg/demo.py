@@ -16,8 +16,8 @@ from unimarg.posterior import Posterior
 PATIENTS = ("Fever and a cough", "It burns", "Always thirsty")
 
 
-def run(budget: str = "40s") -> None:
-    """Print the demo; ``budget`` is for the training in the middle."""
+def run(budget: str = "40s") -> Marginalizer:
+    """Print the demo; ``budget`` is for the training in the middle, and its model is given back."""
     console = terminal.console()
     _asia(console)
     _too_expensive(console)
@@ -25,6 +25,7 @@ def run(budget: str = "40s") -> None:
     _patients(console, model)
     _sampled(console, model)
     _speed(console, model)
+    return model
 
 
 def _asia(console: Console) -> None:
