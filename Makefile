@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: setup demo test lint bench
+.PHONY: setup demo browser test lint bench
 .SECONDARY:
 
 setup: $(VENV)/.ready
@@ -14,8 +14,14 @@ $(VENV)/.ready: pyproject.toml constraints.txt
 	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[test]'
 	touch $@
 
+# Ends with a service and its page, until Ctrl-C; make demo SERVE=no ends by itself
+SERVE ?= yes
 demo: setup
-	$(BIN)/unimarg demo
+	$(BIN)/unimarg demo $(if $(filter no,$(SERVE)),--no-serve)
+
+# Debian's Chromium for the tests of the page; without it they are skipped
+browser:
+	command -v chromium || { $(if $(filter 0,$(shell id -u)),,sudo) apt-get update; $(if $(filter 0,$(shell id -u)),,sudo) apt-get install --yes --no-install-recommends chromium; }
 
 test: setup
 	$(BIN)/ruff check .

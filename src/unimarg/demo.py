@@ -13,11 +13,12 @@ from unimarg.examples import clinic_cases
 from unimarg.marginalizer import Marginalizer
 from unimarg.posterior import Posterior
 
+ROUNDS = 6  # of belief propagation that the network starts from
 PATIENTS = ("Fever and a cough", "It burns", "Always thirsty")
 
 
-def run(budget: str = "40s") -> None:
-    """Print the demo; ``budget`` is for the training in the middle."""
+def run(budget: str = "40s") -> Marginalizer:
+    """Print the demo; ``budget`` is for the training in the middle, and its model is given back."""
     console = terminal.console()
     _asia(console)
     _too_expensive(console)
@@ -25,6 +26,7 @@ def run(budget: str = "40s") -> None:
     _patients(console, model)
     _sampled(console, model)
     _speed(console, model)
+    return model
 
 
 def _asia(console: Console) -> None:
@@ -48,8 +50,9 @@ def _too_expensive(console: Console) -> None:
 
 def _train(console: Console, budget: str) -> Marginalizer:
     console.print(f"[bold]3. So one neural network learns all its posteriors, under any evidence, in {budget}")
+    console.print(f"[dim]It starts from {ROUNDS} rounds of loopy belief propagation and learns what they miss.[/dim]")
     with terminal.training_bar() as progress:
-        model = um.train(um.example("clinic"), "small", budget, seed=0, progress=progress)
+        model = um.train(um.example("clinic"), "small", budget, seed=0, progress=progress, rounds=ROUNDS)
     console.print(f"[dim]{model.history['samples']:,} samples, each new, each with something else hidden[/dim]\n")
     return model
 

@@ -46,11 +46,3 @@ def _fail(message: str) -> None:
 @app.callback()
 def _root() -> None:
     """Inference in large Bayesian networks: fast, and with a number that says how far to trust it."""
-
-
-@app.command()
-def demo() -> None:
-    """A minute with unimarg, on the networks that come with it."""
-    from unimarg.demo import run
-
-    run()

@@ -1,16 +1,24 @@
-"""``unimarg serve``: models over HTTP, and a page to ask them by hand."""
+"""``unimarg serve`` and ``unimarg demo``: models over HTTP, and a page to ask them by hand."""
 
 from __future__ import annotations
 
 import signal
 import sys
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from unimarg.cli.common import app, model_of, network_of
 from unimarg.errors import UsageError
+
+if TYPE_CHECKING:
+    from socket import socket
+
+    from unimarg.marginalizer import Marginalizer
+    from unimarg.network import Network
+    from unimarg.service.limits import Limits
 
 
 @app.command()
@@ -32,30 +40,54 @@ def serve(
     Example: unimarg serve clinic.um asia.um --port 8000
     """
     from unimarg.service.limits import Limits
+    from unimarg.service.server import listen
 
     if token == "":
         raise UsageError("an empty token protects nothing; leave --token out, or give one")
     limits = Limits(body=body, concurrency=concurrency, samples=samples, seconds=seconds, batch=batch)
-    run([(Path(source).name.split(".")[0] or source, source) for source in models], limits, host, port, token)
+    with listen(host, port) as listening:
+        named = {Path(source).name.removesuffix(".gz").rsplit(".", 1)[0] or source: source for source in models}
+        if len(named) < len(models):
+            raise UsageError(f"two models have the same name: {', '.join(models)}")
+        _run(listening, {name: model_of(source) or network_of(source) for name, source in named.items()}, limits, host, token)
 
 
-def run(sources: list[tuple[str, str]], limits: object, host: str, port: int, token: str | None) -> None:
+def _run(listening: socket, models: Mapping[str, Marginalizer | Network], limits: Limits, host: str, token: str | None) -> None:
     """Until it is told to stop."""
     from unimarg.service.app import make_app
-    from unimarg.service.limits import Limits
     from unimarg.service.served import Served
-    from unimarg.service.server import LOOPBACK, hosts_of, listen, make_server
+    from unimarg.service.server import LOOPBACK, hosts_of, make_server
 
-    assert isinstance(limits, Limits)
     if host not in LOOPBACK and token is None:
         print("unimarg: note: anybody who can reach this machine can use the service; --token keeps others out", file=sys.stderr)
-    with listen(host, port) as listening:
-        served = [Served(name, model_of(source) or network_of(source)) for name, source in sources]
-        application = make_app(served, limits, token, hosts_of(host))
+    application = make_app([Served(name, model) for name, model in models.items()], limits, token, hosts_of(host))
 
-        def started(address: str) -> None:
-            print(f"{', '.join(s.name for s in served)} at {address} (Ctrl-C stops)", flush=True)
+    def started(address: str) -> None:
+        print(f"{', '.join(models)} at {address} (Ctrl-C stops)", flush=True)
 
-        for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, lambda *_: None)  # uvicorn has its own while it runs, and passes the signal on when it has ended well
-        make_server(application, started).run([listening])
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: None)  # uvicorn has its own while it runs, and passes the signal on when it has ended well
+    make_server(application, started).run([listening])
+
+
+@app.command()
+def demo(
+    no_serve: Annotated[bool, typer.Option("--no-serve", help="End with the last lines on the terminal, without a service.")] = False,
+    port: Annotated[int, typer.Option(help="Of the service; 0 picks a free one.", min=0, max=65535)] = 8000,
+) -> None:
+    """A minute with unimarg on the networks that come with it; then a page to go on with, until Ctrl-C.
+
+    Example: unimarg demo --no-serve
+    """
+    from unimarg import demo
+
+    if no_serve:
+        demo.run()
+        return
+    from unimarg.service.limits import Limits
+    from unimarg.service.server import listen
+
+    with listen("127.0.0.1", port) as listening:
+        model = demo.run()
+        print("\n7. Now you: a page for the same clinic, warming up", flush=True)
+        _run(listening, {"clinic": model}, Limits(), "127.0.0.1", None)

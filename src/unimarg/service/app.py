@@ -41,6 +41,7 @@ ADDRESSES = {"index.html": "/", "docs.html": "/docs"}  # of the page's files; th
 NO: dict[int | str, dict[str, Any]] = {
     status: {"model": schemas.Trouble, "description": text}
     for status, text in {
+        400: "The body is not JSON in UTF-8.",
         401: "A token is needed.",
         404: "There is no such model.",
         408: "The request did not arrive in time.",
@@ -137,7 +138,23 @@ def make_app(
     _answers(app, service)
     _refined(app, service)
     _insight(app, service)
+    _name_models(app, service)
     return app
+
+
+def _name_models(app: FastAPI, service: Service) -> None:
+    """The description says which models there are."""
+    describe = app.openapi
+
+    def openapi() -> dict[str, Any]:
+        described = describe()
+        parameters = [p for path in described["paths"].values() for what in path.values() for p in what.get("parameters", ())]
+        for parameter in parameters:
+            if parameter["name"] == "model":
+                parameter["schema"]["enum"] = list(service.served)
+        return described
+
+    app.openapi = openapi
 
 
 def _json(value: Any) -> Response:

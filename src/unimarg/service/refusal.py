@@ -67,7 +67,8 @@ def _sentence(found: dict[str, Any]) -> str:
 
 async def http_error(_: Request, e: Exception) -> Response:
     assert isinstance(e, HTTPException)
-    return response(e.status_code, str(e.detail), e.headers)
+    sentence = "the body is not JSON in UTF-8" if e.status_code == 400 else str(e.detail)
+    return response(e.status_code, sentence, e.headers)
 
 
 async def broken(_: Request, e: Exception) -> Response:

@@ -23,7 +23,7 @@ from unimarg.service.schemas import Query
 from unimarg.service.work import Stop, StoppedError
 from unimarg.service.writing import Writer, plain
 
-EXACT_MEMORY = 2.0**28  # of method exact: it cannot be stopped on the way
+EXACT_MEMORY = 2.0**26  # of method exact: it cannot be stopped on the way, and others wait while pyAgrum holds Python's lock
 Tell = Callable[[int, float], None]  # samples so far, seconds
 
 

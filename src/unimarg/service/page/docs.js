@@ -30,6 +30,7 @@ function operation(path, verb, what, all) {
   const card = make("section", { class: "card" },
     make("h2", {}, make("span", { class: "verb", text: verb.toUpperCase() }), make("code", { text: path })),
     make("p", { text: what.description || what.summary || "" }));
+  for (const p of what.parameters || []) card.append(make("p", { class: "hint", text: `${p.name}: ${kind(p.schema)}` }));
   if (body) {
     const example = `curl -s ${location.origin}${path} -H 'content-type: application/json' -d '{"evidence": {}}'`;
     card.append(make("h3", { text: "Asked" }), fields(body, all, true), make("pre", { text: example }));
