@@ -25,11 +25,12 @@ from jax import lax
 
 from unimarg.layout import power_of_two
 from unimarg.network import Ints, Network, NoisyMax
-from unimarg.ragged import Parts, Ragged
+from unimarg.ragged import Parts, Ragged, take_rows
 
 NEVER = -30.0  # the logarithm of what is impossible
 TINY = 1e-13  # about exp(NEVER)
 MOST = 20.0  # the largest logit
+UNROLLED = 8  # terms of a sum that are written out: a CPU is slow to add along other axes than the last
 ROWS_ENTRIES, ROWS_ENTRIES_ACCELERATED = 1 << 24, 1 << 29  # of factors and messages, for the rows taken at once
 
 
@@ -53,7 +54,8 @@ class Sums:
 
     def __call__(self, rows: jax.Array) -> jax.Array:
         padded = jnp.pad(rows, [(0, 1)] + [(0, 0)] * (rows.ndim - 1))
-        return jnp.concatenate([padded[c].sum(axis=1) for c in self.classes])[self.place]
+        taken = (take_rows(padded, jnp.asarray(c.ravel())).reshape(*c.shape, *rows.shape[1:]) for c in self.classes)
+        return take_rows(jnp.concatenate([t.sum(axis=1) for t in taken]), jnp.asarray(self.place))
 
 
 class Arcs(NamedTuple):
@@ -183,7 +185,8 @@ class Propagation:
         heard = {}
         for w, messages in old.items():
             beliefs = evidence[w] + self.sums[w](messages)
-            heard[w] = lax.optimization_barrier(jax.nn.softmax(beliefs[self.targets[w]] - messages, axis=1))  # [messages, width, n]
+            others = take_rows(beliefs, jnp.asarray(self.targets[w])) - messages
+            heard[w] = lax.optimization_barrier(jax.nn.softmax(others, axis=1))  # [messages, width, n]
         new: dict[int, Parts] = {w: [] for w in old}
         for first, table in self.tables:
             for w, message in zip(table.shape[1:], _table_messages(first, table, heard), strict=True):
@@ -225,20 +228,28 @@ def _noisy_messages(noisy: Noisy, heard: Widths) -> Iterator[tuple[int, jax.Arra
     expected = [jnp.zeros((0, noisy.width - 1, own.shape[-1]))]
     for arcs in noisy.arcs:
         parents = heard[arcs.parents][arcs.first : arcs.first + len(arcs.child)]
-        expected.append((parents[:, :, None] * jnp.asarray(arcs.factors)[..., None]).sum(axis=1))  # [arcs, width - 1, n]
+        expected.append(_sum_products(parents, jnp.asarray(arcs.factors)))  # [arcs, width - 1, n]
     log = lax.optimization_barrier(jnp.log(jnp.maximum(jnp.concatenate(expected), TINY)))
     log_cdf = noisy.sums(log) + jnp.asarray(noisy.leak)[..., None]
     at = 0
     for arcs in noisy.arcs:
         # sum over k of lambda(k) P(X = k) = lambda(last) + sum over k < last of P(X <= k) (lambda(k) - lambda(k + 1))
-        mine = log[at : at + len(arcs.child)]
-        falls = (own[:, :-1] - own[:, 1:])[arcs.child] * jnp.exp(log_cdf[arcs.child] - mine)
-        up = own[arcs.child, -1:] + (jnp.asarray(arcs.factors)[..., None] * falls[:, None]).sum(axis=2)
+        mine, child = log[at : at + len(arcs.child)], jnp.asarray(arcs.child)
+        below = take_rows(own, child)
+        falls = (below[:, :-1] - below[:, 1:]) * jnp.exp(take_rows(log_cdf, child) - mine)
+        up = below[:, -1:] + _sum_products(falls, jnp.asarray(arcs.factors.swapaxes(1, 2)))
         up = jnp.maximum(up, 0)
         yield arcs.parents, up / jnp.maximum(up.max(axis=1, keepdims=True), TINY)
         at += len(arcs.child)
     pmf = jnp.diff(jnp.pad(jnp.exp(log_cdf), ((0, 0), (1, 1), (0, 0)), constant_values=((0, 0), (0, 1), (0, 0))), axis=1)
     yield noisy.width, pmf / jnp.maximum(pmf.max(axis=1, keepdims=True), TINY)
+
+
+def _sum_products(a: jax.Array, b: jax.Array) -> jax.Array:
+    """sum over j of a[:, j] b[:, j], ``[arcs, K, n]`` from ``[arcs, J, n]`` and ``[arcs, J, K]``, term by term where these are few."""
+    if a.shape[1] > UNROLLED:
+        return (a[:, :, None] * b[..., None]).sum(axis=1)
+    return sum((a[:, j, None] * b[:, j, :, None] for j in range(1, a.shape[1])), start=a[:, 0, None] * b[:, 0, :, None])
 
 
 def by_blocks(function: Any, rows: Any, most: float) -> Any:
