@@ -135,10 +135,10 @@ def main() -> None:
         assert np.array_equal(table["row"], np.arange(options.rows)), "rows lost or doubled"
         hits = kill_and_resume(options.model, folder, options.kills, seconds)
         same = (folder / "killed.parquet").read_bytes() == (folder / "whole.parquet").read_bytes()
-    middle, end = max(seen[: len(seen) // 2]), max(seen[len(seen) // 2 :])
+    quarters = [round(max(part)) for part in np.array_split(seen, 4)]
     row = {"network": net.name, "rows": options.rows, "seconds": round(seconds, 1), "rows_s": round(options.rows / seconds)}
     row |= {k: round(v, 3) for k, v in peer.items()} | {"times_pgmpy": round(row["rows_s"] / peer["pgmpy_rows_s"])}
-    row |= {"peak_mib_first_half": round(middle), "peak_mib_second_half": round(end), "kills": hits, "same_file_after_kills": same}
+    row |= {"peak_mib_by_quarter": " ".join(map(str, quarters)), "kills": hits, "same_file_after_kills": same}
     print("\n".join(f"{k}: {v}" for k, v in row.items()))
     if options.results:
         write_rows(options.results, [row | provenance()])

@@ -229,3 +229,15 @@ def test_command_line(tmp_path, capsys, monkeypatch):
         code, _, err = run(capsys, "score", *arguments, "-o", "other.csv")
         assert (code, err.count("\n")) == (2, 1)
         assert message in err
+
+
+def test_parquet_without_pyarrow_is_a_sentence(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    monkeypatch.setitem(sys.modules, "pyarrow.parquet", None)
+    path = table(tmp_path, f"{HEADER}\nyes,,\n")
+    with pytest.raises(UsageError, match=r"pyarrow \(the extra 'parquet'\) is needed"):
+        score(MODEL, path, tmp_path / "out.parquet")
+    with pytest.raises(UsageError, match="pyarrow"):
+        score(MODEL, tmp_path / "rows.parquet", tmp_path / "out.csv")
+    assert score(MODEL, path, tmp_path / "out.csv").rows == 1
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["out.csv", "rows.csv"]

@@ -31,6 +31,8 @@ class Parts:
     def __init__(self, output: Path, errors: Path | None, job: Mapping[str, Any]):
         self.output, self.errors = output, errors
         self.parquet = check_output(output).endswith((".parquet", ".pq"))
+        if self.parquet:
+            _arrow("parquet")  # an error now rather than after the first part
         self.folder = output.with_name(output.name + ".parts")
         self._claim(json.dumps(job, indent=1, sort_keys=True))
 
