@@ -149,6 +149,7 @@ def random_queries(nets: dict[str, Network], queries: int, out: Any) -> bool:
         for check, tally in tallies.items():
             everything[check].join(tally)
             out.writerow([name, check, "auto", True, *tally.row()])
+        sys.stdout.flush()
     wrong = False
     for check, tally in everything.items():
         out.writerow(["all", check, "auto", True, *tally.row()])
@@ -170,14 +171,14 @@ def exact_up_to(entries: int) -> Iterator[None]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("networks", nargs="+", type=Path)
+    parser.add_argument("networks", nargs="+", type=Path, help="files, or names of examples")
     parser.add_argument("--sets", type=int, default=6)
     parser.add_argument("--samples", type=int, default=1 << 16)
     parser.add_argument("--train", help="for so long, the small preset")
     parser.add_argument("--queries", type=int, default=200)
     parser.add_argument("--out", type=Path)
     given = parser.parse_args()
-    nets = {path.name.split(".")[0]: um.load(path) for path in given.networks}
+    nets = {path.name.split(".")[0]: um.load(path) if path.exists() else um.example(path.name) for path in given.networks}
     began, wrong = time.perf_counter(), False
     with given.out.open("w", newline="", buffering=1) if given.out else sys.stdout as file:
         out = csv.writer(file, lineterminator="\n")

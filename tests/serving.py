@@ -83,7 +83,7 @@ def serving(
         assert not thread.is_alive()
 
 
-def wait_for(true: Any, seconds: float = 10.0) -> None:
+def wait_for(true: Any, seconds: float = 30.0) -> None:
     end = time.monotonic() + seconds
     while not true():
         assert time.monotonic() < end, "waited in vain"

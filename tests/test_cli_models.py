@@ -184,3 +184,19 @@ def test_a_polite_kill_saves_and_says_so(runs, undisturbed):
     process.communicate(timeout=120)
     assert process.returncode == 0
     assert same(um.load_model(path).trunk, undisturbed.trunk)
+
+
+@pytest.mark.parametrize(
+    ("option", "said"), [("rounds", "NAME=VALUE"), ("rouds=3", "did you mean 'rounds'"), ("seed=3", "no training option 'seed'")]
+)
+def test_an_option_of_training_that_makes_no_sense(tmp_path, capsys, option, said):
+    code, _, err = run(capsys, "train", "asia", "-o", str(tmp_path / "m.um"), "--budget", "2 steps", "--option", option)
+    assert code == 2
+    assert said in err
+
+
+def test_options_of_training_change_the_preset(tmp_path, capsys):
+    given = ("--budget", "1 steps", "--preset", "small", "--option", "hidden=[8,8]", "--option", "encoding=prior", "--option", "batch=16")
+    code, _, _ = run(capsys, "train", "asia", "-o", str(tmp_path / "m.um"), *given)
+    made = um.load_model(tmp_path / "m.um").recipe
+    assert (code, made.architecture.hidden, made.encoding, made.batch) == (0, (8, 8), "prior", 16)

@@ -286,6 +286,20 @@ def test_several_evidence_sets_are_answered_as_one_by_one():
     assert um.infer(ASIA, [], method="prior") == []
 
 
+@pytest.mark.parametrize("method", ["auto", "exact", "prior", "lookahead"])
+def test_of_several_sets_the_impossible_one_fails_alone(method):
+    sets = [ILL, {"either": "no", "lung": "yes"}, {"either": "yes"}]
+    good, impossible, other = um.infer(ASIA, sets, ["lung"], method=method, target_error=0.02)
+    assert (good.status, impossible.status, other.status) == ("ok", "failed", "ok")
+    assert "impossible" in impossible.message
+    assert np.isnan(impossible.probabilities[0]).all()
+    assert impossible.ess == 0
+    with pytest.raises(ImpossibleEvidenceError, match="impossible"):
+        um.infer(ASIA, sets[1], ["lung"], method=method)
+    with pytest.raises(EvidenceError, match=r"evidence set 2: .*did you mean 'lung'"):
+        um.infer(ASIA, [{}, ILL, {"lungs": "yes"}], method=method)
+
+
 # --- many queries
 
 

@@ -16,7 +16,7 @@ ROWS = 8
 def tree(seed: int, nodes: int = 10) -> um.Network:
     """A polytree: every new node takes as parents one node from each of some components, and joins them."""
     rng = np.random.default_rng(seed)
-    variables = [um.Variable(f"v{i}", tuple(f"s{k}" for k in range(rng.integers(2, 4)))) for i in range(nodes)]
+    variables = [um.Variable(f"v{i}", tuple(f"s{k}" for k in range(rng.integers(2, 7)))) for i in range(nodes)]
     component, parents, mechanisms = list(range(nodes)), {}, {}
     for i, v in enumerate(variables):
         roots = sorted(set(component[:i]))

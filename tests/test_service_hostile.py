@@ -39,7 +39,8 @@ DEEP = b'{"evidence": ' + b"[" * 100_000 + b"]" * 100_000 + b"}"
     [
         (b"", "field required"),
         (b"{", "not JSON"),
-        (b"\xff\xfe", "the body is not JSON in UTF-8"),
+        (b"\xff\xfe", "not JSON"),
+        (b'{"evidence": "\xff"}', "the body is not JSON in UTF-8"),
         (b"[]", "valid dictionary"),
         (b'"query"', ""),
         (b"null", "valid dictionary"),
@@ -247,4 +248,5 @@ def test_our_own_mistake_is_no_traceback(client, monkeypatch, caplog):
     monkeypatch.undo()
     assert (reply.status, reply.error) == (500, "something went wrong in the service; its log has more")
     wait_for(lambda: "secret" in caplog.text)
+    assert 'status="500"' in client.get("/metrics").body.decode()
     log.removeHandler(caplog.handler)

@@ -38,10 +38,11 @@ def draw_curves(rows: Sequence[dict[str, Any]], path: Path) -> None:
         axes.set_xlabel("seconds for one answer about all variables", fontsize=9)
     for axes in grid[len(panels) :]:
         axes.set_visible(False)
-    text = "mean absolute error of the marginals\n(median over evidence sets, bands: 95%; hollow: not all sets answered)"
-    figure.supylabel(text, fontsize=10, ha="center", multialignment="center")
+    for axes in grid[::across]:
+        axes.set_ylabel("mean absolute error of the marginals", fontsize=9)
+    figure.suptitle("median over evidence sets, with 95% intervals; hollow: not all sets were answered", fontsize=9, color="#555555")
     handles = [Line2D([], [], label=e, **style(e, engines)) for e in engines]
-    figure.legend(handles=handles, loc="outside lower center", ncols=min(4, across + 1), fontsize=9, frameon=False)
+    figure.legend(handles=handles, loc="outside lower center", ncols=3 if across < 3 else 5, fontsize=9, frameon=False)
     figure.savefig(path, dpi=110)
 
 
@@ -86,13 +87,13 @@ def draw_rates(facts: pd.DataFrame, path: Path) -> None:
         mine = part[part["engine"] == engine]
         at = [networks.index(n) + (k - (len(engines) - 1) / 2) * height for n in mine["network"]]
         values = [float(v) for v in mine["value"]]
-        axes.barh(at, values, height, color=style(engine, engines)["color"], alpha=1 - 0.25 * (k % 3), label=engine)
+        axes.barh(at, values, 0.88 * height, color=style(engine, engines)["color"], alpha=0.8)
         for y, v in zip(at, values, strict=True):
             axes.annotate(f" {engine}: {v:,.0f}" if v >= 10 else f" {engine}: {v:.2g}", (v, y), va="center", fontsize=7)
     axes.set_yticks(range(len(networks)), networks)
     axes.invert_yaxis()
     axes.set(xscale="log", xlabel="rows a second, all marginals of each row")
-    axes.set_xlim(right=60 * max(part["value"]))
+    axes.set_xlim(min(part["value"]) / 3, 100 * max(part["value"]))
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(axis="x", color="#dddddd", lw=0.6)
     axes.set_axisbelow(True)

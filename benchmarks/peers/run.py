@@ -63,7 +63,7 @@ class Plan:
     memory: float = 4 * 2**30
 
 
-SHORT = Plan(8, (0.1, 0.3, 1.0), 20, "small", 8, 60, 2, 1 << 12)
+SHORT = Plan(8, (0.1, 0.3, 1.0), 40, "small", 8, 60, 2, 1 << 12)
 LONG = Plan(50, (0.1, 0.3, 1.0), 120, "small", 10, 120, 5, 1 << 13)
 
 
@@ -354,6 +354,10 @@ def checked(found: np.ndarray, truth: np.ndarray, row: np.ndarray, net: Network,
     return {"mae": mean, "max_error": largest, "status": "wrong" if wrong else "ok", "message": text}
 
 
+def _plain(plan: Plan) -> dict[str, Any]:
+    return json.loads(json.dumps(asdict(plan)))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("out", type=Path)
@@ -369,19 +373,22 @@ def main() -> None:
     if given.budgets:
         plan = Plan(**asdict(plan) | {"budgets": tuple(given.budgets)})
     given.out.mkdir(parents=True, exist_ok=True)
+    file = given.out / "about.json"
+    before_this = json.loads(file.read_text()) if file.exists() else {"minutes": 0.0, "plan": _plain(plan)}
+    if before_this["plan"] != _plain(plan):
+        parser.error(f"{given.out} holds a run of another length; give another folder")
     pythons = {p: f".venv-bench-{p}/bin/python" for p in given.peers if Path(f".venv-bench-{p}/bin/python").exists()}
     contest = Contest(given.out, plan, [*DEFAULT, *given.peers], pythons)
     begin, before = time.perf_counter(), os.getloadavg()[0]
-    file = given.out / "about.json"
-    minutes = json.loads(file.read_text())["minutes"] if file.exists() else 0.0  # of runs that this one goes on with
     versions = contest.imports()
     for case in cases(given.networks, given.only, given.families):
-        contest.judge(case)
-        contest.rates(case)
-        about = provenance() | {"seed": SEED, "versions": versions, "plan": asdict(plan), "note": given.note}
-        load = {"load_before": before, "load_after": os.getloadavg()[0], "minutes": minutes + (time.perf_counter() - begin) / 60}
-        file.write_text(json.dumps(about | load, indent=1))
-        write_report(given.out)
+        for step in (contest.judge, contest.rates):
+            step(case)
+            about = provenance() | {"seed": SEED, "versions": versions, "plan": _plain(plan), "note": given.note}
+            minutes = before_this["minutes"] + (time.perf_counter() - begin) / 60
+            about |= {"load_before": before, "load_after": os.getloadavg()[0], "minutes": minutes}
+            file.write_text(json.dumps(about, indent=1))
+            write_report(given.out)
     print(given.out / "report.md")
 
 

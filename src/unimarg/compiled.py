@@ -67,13 +67,16 @@ def noisy_steps(block: NoisyBlocks, states: jax.Array) -> list[jax.Array]:
     width, _, _, card_steps = block.steps.shape
     start = tuple(jnp.broadcast_to(block.leak[:, k, None], (width, states.shape[1])) for k in range(card_steps))
 
-    def add_parents(turn: jax.Array, sums: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
+    def add_parents(turn: jax.Array, sums: tuple[jax.Array, ...], most: int) -> tuple[jax.Array, ...]:
         for j in range(TURN):
             state = take_states(states, block.parents[:, turn * TURN + j])
-            sums = with_parent(sums, block.steps[:, turn * TURN + j], state)
+            sums = with_parent(sums, block.steps[:, turn * TURN + j, :most], state)
         return sums
 
-    return list(lax.fori_loop(0, block.turns, add_parents, start))
+    most = block.steps.shape[2]
+    if most > 1:
+        start = lax.fori_loop(0, block.wide, partial(add_parents, most=most), start)
+    return list(lax.fori_loop(block.wide if most > 1 else 0, block.turns, partial(add_parents, most=1), start))
 
 
 def with_parent(sums: tuple[jax.Array, ...], step: jax.Array, state: jax.Array) -> tuple[jax.Array, ...]:

@@ -47,7 +47,7 @@ def pareto_shape(excess: Floats) -> float:
     grid = 30 + int(math.sqrt(n))
     quartile = excess[int(n / 4 + 0.5) - 1]
     b = 1 / excess[-1] + (1 - np.sqrt(grid / (np.arange(1, grid + 1) - 0.5))) / (3 * quartile)
-    shape = np.array([np.log1p(-x * excess).mean() for x in b])
+    shape = np.log1p(-b[:, None] * excess).mean(axis=1)
     with np.errstate(divide="ignore", invalid="ignore"):
         profile = n * (np.log(-b / shape) - shape - 1)
     profile = np.where(np.isfinite(profile), profile, -np.inf)

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from unimarg.layout import Kind, NoisyBlocks, noisy_blocks, power_of_two
+from unimarg.layout import Kind, NoisyBlocks, noisy_blocks, parent_order, power_of_two
 from unimarg.network import Floats, Ints, Network, NoisyMax
 from unimarg.support import Support
 
@@ -160,7 +160,7 @@ class Arcs(NamedTuple):
 
     @classmethod
     def make(cls, net: Network, members: Ints, blocks: NoisyBlocks) -> Arcs:
-        found = sorted((p, c, j) for c, i in enumerate(members) for j, p in enumerate(net.parents[i]))
+        found = sorted((net.parents[i][j], c, at) for c, i in enumerate(members) for at, j in enumerate(parent_order(net.mechanisms[i])))  # pyright: ignore[reportArgumentType]
         parent, child, j = (np.array(a) for a in zip(*found, strict=True))
         effect = np.pad(np.asarray(blocks.steps, dtype=np.float64)[child, 0, j], ((0, 0), (1, 0), (0, 0)))  # state 0 has none
         return cls(np.searchsorted(parent, np.arange(len(net) + 1)), parent, child, effect)

@@ -15,6 +15,7 @@ import math
 import os
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -137,7 +138,9 @@ def first_sample(number: int) -> jax.Array:
 
 def side_by_side() -> int:
     """How many chunks are drawn at once: each keeps one core busy."""
-    return len(os.sched_getaffinity(0)) if jax.default_backend() == "cpu" and hasattr(os, "sched_getaffinity") else 1
+    if jax.default_backend() != "cpu":
+        return 1
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 class Estimator:
@@ -153,15 +156,16 @@ class Estimator:
         """Samples until one of the limits."""
         key, size, began = key_from_seed(seed), chunk or chunk_size(self.frame), time.perf_counter()
         target = limits.target_error
-        while self.total.samples < limits.samples and (target is None or not self.reached(target)):
-            goal = limits.samples if target is None else min(self.next_check(target), limits.samples)
-            while self.total.samples < goal:
-                self._advance(key, size, goal)
-                spent = time.perf_counter() - began
-                if progress:
-                    progress(self.total.samples, spent)
-                if spent > limits.seconds:
-                    return
+        with ThreadPoolExecutor(side_by_side()) as pool:
+            while self.total.samples < limits.samples and (target is None or not self.reached(target)):
+                goal = limits.samples if target is None else min(self.next_check(target), limits.samples)
+                while self.total.samples < goal:
+                    self._advance(pool, key, size, goal)
+                    spent = time.perf_counter() - began
+                    if progress:
+                        progress(self.total.samples, spent)
+                    if spent > limits.seconds:
+                        return
 
     def next_check(self, target_error: float) -> int:
         """The number of samples at which to ask whether the target is reached; it does not depend on the chunks."""
@@ -174,13 +178,17 @@ class Estimator:
         step = max(least // 2, 1)
         return max(math.ceil(so_far * wanted / step), so_far // step + 1) * step
 
-    def _advance(self, key: Key, size: int, goal: int) -> None:
+    def _advance(self, pool: ThreadPoolExecutor, key: Key, size: int, goal: int) -> None:
         """Draws some chunks side by side and adds them in the order of their numbers."""
-        firsts = range(self.total.samples, goal, size)[: side_by_side()]
-        drawn = [(min(size, goal - first), *self.draw(key, first_sample(first), size)) for first in firsts]
-        summed = [(count, log_w, self._sums(states, log_w, count)) for count, states, log_w in drawn]
-        for count, log_w, (top, w, w2, sums) in summed:  # only here they are waited for
-            self.total.add(float(top), float(w), float(w2), np.asarray(sums), np.asarray(log_w)[:count], count)
+
+        def draw(first: int) -> tuple[Any, ...]:
+            count = min(size, goal - first)
+            states, log_w = self.draw(key, first_sample(first), size)
+            top, w, w2, sums = self._sums(states, log_w, count)
+            return float(top), float(w), float(w2), np.asarray(sums), np.asarray(log_w)[:count], count
+
+        for found in pool.map(draw, range(self.total.samples, goal, size)[: side_by_side()]):
+            self.total.add(*found)
 
     def _sums(self, states: jax.Array, log_w: jax.Array, count: int) -> Any:
         return weighted_sums(self.frame.shape, self.given, states, log_w, count)

@@ -28,7 +28,7 @@ import numpy as np
 from jax import lax
 from numpy.typing import NDArray
 
-from unimarg.compiled import log_p_of_block
+from unimarg.compiled import ONE_CORE, log_p_of_block
 from unimarg.counter import Key, words
 from unimarg.encoding import Encoding, encode
 from unimarg.evidence import Evidence
@@ -40,7 +40,7 @@ from unimarg.trunk import Trunk
 
 Bools: TypeAlias = NDArray[np.bool_]
 
-BLOCK, BLOCK_ACCELERATED = 128, 4096  # samples walked through the nodes together
+BLOCK, BLOCK_ACCELERATED = 64, 4096  # samples walked through the nodes together
 LANES = 128  # partial sums of a dot product: XLA vectorises these on a CPU, and not the product itself
 FEW_STATES = 4  # up to here rows are chosen by comparison, beyond by a product
 
@@ -81,7 +81,7 @@ class Drawn(NamedTuple):
     log_q: jax.Array | None  # [nodes, samples] if asked for; 0 where observed
 
 
-@partial(jax.jit, static_argnames=("layout", "n", "block", "densities"))
+@partial(jax.jit, static_argnames=("layout", "n", "block", "densities"), compiler_options=ONE_CORE)
 def sequential_draw(
     layout: Layout,
     arrays: Arrays,

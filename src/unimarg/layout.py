@@ -49,6 +49,7 @@ class TableBlocks(NamedTuple):
 
 class NoisyBlocks(NamedTuple):
     turns: jax.Array  # int32 [blocks]: of TURN parents each, as many as the block's nodes need
+    wide: jax.Array  # int32 [blocks]: the first of these, which hold all parents of more than two states
     parents: jax.Array  # int32 [blocks, width, most parents]
     leak: jax.Array  # float32 [blocks, width, card - 1]: D_1 .. D_{card-1} of the leak
     steps: jax.Array  # float32 [blocks, width, most parents, parent_card - 1, card - 1]: of a parent's states 1, 2, ...
@@ -243,6 +244,7 @@ def _cdf_steps(log_cdf: Floats, card: int) -> Floats:
 
 def noisy_blocks(net: Network, kind: Kind, blocks: list[list[int]], row: np.ndarray, width: int) -> NoisyBlocks:
     turns = [-(-max(len(net.parents[i]) for i in nodes) // TURN) for nodes in blocks]
+    wide = [-(-max(sum(k > 2 for k in net.mechanisms[i].parent_cards) for i in nodes) // TURN) for nodes in blocks]
     most = TURN * max(*turns, 1)  # a noisy-max may have no parents
     parents = np.zeros((len(blocks), width, most))
     leak = np.zeros((len(blocks), width, kind.card - 1), np.float32)
@@ -253,7 +255,12 @@ def noisy_blocks(net: Network, kind: Kind, blocks: list[list[int]], row: np.ndar
             assert isinstance(m, NoisyMax)
             log_leak, log_factors = m.log_cdfs
             leak[b, w] = _cdf_steps(log_leak, kind.card)
-            parents[b, w, : len(log_factors)] = row[list(net.parents[i])]
-            for j, factor in enumerate(log_factors):
-                steps[b, w, j, : len(factor) - 1] = _cdf_steps(factor, kind.card)[1:]
-    return NoisyBlocks(_ints(turns), _ints(parents), jnp.asarray(leak), jnp.asarray(steps))
+            for slot, j in enumerate(parent_order(m)):
+                parents[b, w, slot] = row[net.parents[i][j]]
+                steps[b, w, slot, : len(log_factors[j]) - 1] = _cdf_steps(log_factors[j], kind.card)[1:]
+    return NoisyBlocks(_ints(turns), _ints(wide), _ints(parents), jnp.asarray(leak), jnp.asarray(steps))
+
+
+def parent_order(m: NoisyMax) -> list[int]:
+    """Those of more than two states first."""
+    return sorted(range(len(m.parent_cards)), key=lambda j: m.parent_cards[j] == 2)

@@ -47,6 +47,12 @@ class Posterior(Mapping[str, dict[str, float]]):
         zeros = tuple(np.zeros(v.card) for v in variables)
         return cls(tuple(variables), tuple(probabilities), zeros, log_evidence, 0.0, np.inf, -np.inf, 0, "exact", "ok", seconds)
 
+    @classmethod
+    def failed(cls, variables: Sequence[Variable], method: str, message: str, seconds: float) -> Posterior:
+        """No answer, and why: nothing but NaN."""
+        unknown = tuple(np.full(v.card, np.nan) for v in variables)
+        return cls(tuple(variables), unknown, unknown, np.nan, np.nan, 0.0, np.inf, 0, method, "failed", seconds, message)
+
     @cached_property
     def _positions(self) -> Mapping[str, int]:
         return {v.name: i for i, v in enumerate(self.variables)}

@@ -14,8 +14,9 @@ A table is contracted as it is. With P(X <= k | pa) = L(k) prod_j F_j(k | pa_j) 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -55,47 +56,51 @@ class Sums:
         return jnp.concatenate([padded[c].sum(axis=1) for c in self.classes])[self.place]
 
 
+class Arcs(NamedTuple):
+    """Arcs from parents of one width to noisy-max nodes of one width."""
+
+    parents: int  # the width of the parents
+    first: int  # number of the first message to a parent, among those of that width
+    child: Ints  # [arcs], among the noisy nodes of their width
+    factors: np.ndarray  # float32 [arcs, width of the parents, width - 1]: F by the parent's state
+
+
 @dataclass(frozen=True, eq=False)
 class Noisy:
-    """All noisy-max nodes of a network, arc by arc; the last state's cumulative probability is 1 and left out."""
+    """All noisy-max nodes of one width, arc by arc; the last state's cumulative probability is 1 and left out."""
 
-    child: Ints  # [arcs], among the noisy nodes
-    heard: Ints  # [arcs]: number of the message to the parent
-    own: Ints  # [nodes]: number of the message to the node itself
-    leak: np.ndarray  # float32 [nodes, card - 1]: log L
-    factors: np.ndarray  # float32 [arcs, card, card - 1]: F by the parent's state
-    sums: Sums
+    width: int
+    leak: np.ndarray  # float32 [nodes, width - 1]: log L
+    arcs: list[Arcs]
+    first: int  # number of the first message to a node itself, among those of its width
+    sums: Sums  # over arcs, by node
+
+
+Widths = dict[int, jax.Array]  # for each width [messages or nodes, width, n]
 
 
 class Propagation:
-    """Messages of a network's factors; ``rounds`` of them."""
+    """Messages of a network's factors; ``rounds`` of them.
+
+    Numbers of states are padded to powers of two, ``width``, so that few shapes are few operations and soon compiled. Everything is
+    kept apart by width: a network of many binary nodes does not pay for its largest one.
+    """
 
     def __init__(self, net: Network, rounds: int):
         self.net = net
-        self.ragged, self.rounds, self.card = Ragged(tuple(net.cards.tolist())), rounds, power_of_two(int(net.cards.max()))
-        targets: list[int] = []
-        shapes: dict[tuple[int, ...], list[int]] = {}
-        for i, m in enumerate(net.mechanisms):
-            if not isinstance(m, NoisyMax):
-                # few shapes are few operations, and soon compiled: cards are padded with impossible states, and axes sorted
-                shapes.setdefault(tuple(sorted(map(power_of_two, (*m.parent_cards, m.card)))), []).append(i)
-        self.tables = []  # (number of the first message of each axis, tables [n, *shape])
-        for shape, members in shapes.items():
-            tables = np.zeros((len(members), *shape), np.float32)
-            scopes = np.zeros((len(members), len(shape)), int)
-            for at, i in enumerate(members):
-                table, scope = net.mechanisms[i].expand(), np.array([*net.parents[i], i])
-                axes = np.argsort(table.shape, kind="stable")
-                tables[(at, *(slice(k) for k in np.take(table.shape, axes)))] = table.transpose(axes)
-                scopes[at] = self.ragged.place[scope[axes]]
-            first = [len(targets) + a * len(members) for a in range(len(shape))]
-            targets += scopes.T.ravel().tolist()
-            self.tables.append((first, tables))
-        self.noisy = self._noisy(net, targets)
-        self.targets = np.array(targets, np.int64)
-        self.sums = Sums(self.targets, len(net))
+        self.ragged, self.rounds = Ragged(tuple(net.cards.tolist())), rounds
+        widths = np.array([power_of_two(int(k)) for k in net.cards])
+        self.counts = {int(w): int((widths == w).sum()) for w in np.unique(widths)}  # nodes, in the order of ``ragged``
+        start = dict(zip(self.counts, np.cumsum([0, *self.counts.values()]).tolist(), strict=False))
+        self.place = self.ragged.place - np.array([start[int(w)] for w in widths])  # of each node among those of its width
+        targets: dict[int, list[int]] = {w: [] for w in self.counts}
+        self.tables = [self._stacked(members, shape, targets) for shape, members in self._shapes().items()]
+        self.noisy = [n for w in self.counts if (n := self._noisy(w, targets)) is not None]
+        self.targets = {w: np.array(found, np.int64) for w, found in targets.items()}
+        self.sums = {w: Sums(found, self.counts[w]) for w, found in self.targets.items()}
         # what a row takes
-        self.entries = float(sum(t.size for _, t in self.tables) + 8 * self.card * len(targets))
+        arcs = sum(a.factors.size for n in self.noisy for a in n.arcs)
+        self.entries = float(sum(t.size for _, t in self.tables) + arcs + 8 * sum(w * len(found) for w, found in targets.items()))
 
     def __hash__(self) -> int:
         return hash((self.rounds, self.ragged))
@@ -104,28 +109,47 @@ class Propagation:
         """Of equal networks: their programs are the same, and compiled once."""
         return self is other or (isinstance(other, Propagation) and self.rounds == other.rounds and self.net == other.net)
 
-    def _noisy(self, net: Network, targets: list[int]) -> Noisy | None:
-        nodes = [(i, m) for i, m in enumerate(net.mechanisms) if isinstance(m, NoisyMax)]
+    def _shapes(self) -> dict[tuple[int, ...], list[int]]:
+        """Nodes with tables, by the sorted widths of their axes."""
+        shapes: dict[tuple[int, ...], list[int]] = {}
+        for i, m in enumerate(self.net.mechanisms):
+            if not isinstance(m, NoisyMax):
+                shapes.setdefault(tuple(sorted(map(power_of_two, (*m.parent_cards, m.card)))), []).append(i)
+        return shapes
+
+    def _stacked(self, members: list[int], shape: tuple[int, ...], targets: dict[int, list[int]]) -> tuple[list[int], np.ndarray]:
+        """The number of the first message to each axis, and the tables ``[n, *shape]``; padded with impossible states."""
+        tables = np.zeros((len(members), *shape), np.float32)
+        scopes = np.zeros((len(members), len(shape)), int)
+        for at, i in enumerate(members):
+            table, scope = self.net.mechanisms[i].expand(), np.array([*self.net.parents[i], i])
+            axes = np.argsort(table.shape, kind="stable")
+            tables[(at, *(slice(k) for k in np.take(table.shape, axes)))] = table.transpose(axes)
+            scopes[at] = self.place[scope[axes]]
+        return [_numbered(targets[w], to) for w, to in zip(shape, scopes.T.tolist(), strict=True)], tables
+
+    def _noisy(self, width: int, targets: dict[int, list[int]]) -> Noisy | None:
+        """Noisy-max nodes of a width, if there are any."""
+        mechanisms = enumerate(self.net.mechanisms)
+        nodes = [(i, m) for i, m in mechanisms if isinstance(m, NoisyMax) and power_of_two(m.card) == width]
         if not nodes:
             return None
-        below, leak = self.card - 1, np.zeros((len(nodes), self.card - 1))
-        child, parents, factors = [], [], []
+        leak = np.zeros((len(nodes), width - 1), np.float32)
+        found: dict[int, list[tuple[int, int, np.ndarray]]] = {}  # by the parent's width: child, parent, factors
         for at, (i, m) in enumerate(nodes):
             log_leak, log_factors = m.log_cdfs
             leak[at, : m.card - 1] = np.maximum(log_leak[:-1], NEVER)
-            for p, f in zip(net.parents[i], log_factors, strict=True):
-                full = np.ones((self.card, below))
+            for parent, f in zip(self.net.parents[i], log_factors, strict=True):
+                full = np.ones((power_of_two(len(f)), width - 1), np.float32)
                 full[: len(f), : m.card - 1] = np.exp(f[:, :-1])
-                child.append(at)
-                parents.append(p)
-                factors.append(full)
-        heard = len(targets) + np.arange(len(child))
-        targets += self.ragged.place[np.array(parents, int)].tolist()
-        own = len(targets) + np.arange(len(nodes))
-        targets += self.ragged.place[np.array([i for i, _ in nodes])].tolist()
-        arcs = np.array(child, int)
-        stacked = np.stack(factors) if factors else np.ones((0, self.card, below))
-        return Noisy(arcs, heard, own, leak.astype(np.float32), stacked.astype(np.float32), Sums(arcs, len(nodes)))
+                found.setdefault(len(full), []).append((at, int(self.place[parent]), full))
+        arcs = []
+        for w, each in sorted(found.items()):
+            child, parents, factors = zip(*each, strict=True)
+            arcs.append(Arcs(w, _numbered(targets[w], list(parents)), np.array(child, int), np.stack(factors)))
+        first = _numbered(targets[width], self.place[[i for i, _ in nodes]].tolist())
+        children = np.concatenate([np.zeros(0, int), *(a.child for a in arcs)])
+        return Noisy(width, leak, arcs, first, Sums(children, len(nodes)))
 
     def logits(self, known: jax.Array, values: Parts, accelerated: bool) -> jax.Array:
         """Beliefs against each node's first state, ``[n, slots]``, from what is known ``[n, nodes]`` and its likelihoods."""
@@ -133,36 +157,54 @@ class Propagation:
         return by_blocks(lambda block: self._logits(*block), (known, values), most)
 
     def _logits(self, known: jax.Array, values: Parts) -> jax.Array:
-        rows = []
-        for flag, value in zip(self.ragged.nodes(known), values, strict=True):
-            log = jnp.where(flag[..., None], jnp.log(jnp.maximum(value, TINY)), 0)
-            rows.append(jnp.pad(log, ((0, 0), (0, 0), (0, self.card - log.shape[-1])), constant_values=2 * NEVER))
-        evidence = jnp.moveaxis(lax.optimization_barrier(jnp.concatenate(rows, axis=1)), 0, -1)  # [nodes, card, n]
-        start = jnp.zeros((len(self.targets), self.card, known.shape[0]))
+        n = known.shape[0]
+        evidence = self._evidence(known, values)
+        start = {w: jnp.zeros((len(found), w, n)) for w, found in self.targets.items()}
         messages = lax.fori_loop(0, self.rounds, lambda _, old: self._round(evidence, old), start)
-        beliefs = lax.optimization_barrier(evidence + self.sums(messages))
-        out, at = [], 0
-        for k, n in self.ragged.groups:
-            part = beliefs[at : at + n, 1:k] - beliefs[at : at + n, :1]
-            out.append(part.reshape(n * (k - 1), known.shape[0]))
-            at += n
+        beliefs = lax.optimization_barrier({w: e + self.sums[w](messages[w]) for w, e in evidence.items()})
+        out, at = [], dict.fromkeys(self.counts, 0)
+        for k, count in self.ragged.groups:
+            w = power_of_two(k)
+            rows = beliefs[w][at[w] : at[w] + count]
+            out.append((rows[:, 1:k] - rows[:, :1]).reshape(count * (k - 1), n))
+            at[w] += count
         return jnp.clip(jnp.concatenate(out), -MOST, MOST).T
 
-    def _round(self, evidence: jax.Array, old: jax.Array) -> jax.Array:
-        beliefs = evidence + self.sums(old)
-        heard = lax.optimization_barrier(jax.nn.softmax(beliefs[self.targets] - old, axis=1))  # [messages, card, n]
-        new = [m for first, table in self.tables for m in _table_messages(first, table, heard)]
-        if self.noisy is not None:
-            new += _noisy_messages(self.noisy, heard)
-        padded = [jnp.pad(m, ((0, 0), (0, self.card - m.shape[1]), (0, 0)), constant_values=1.0) for m in new]
-        log = jnp.log(jnp.maximum(jnp.concatenate(padded), TINY))
-        return lax.optimization_barrier(log)
+    def _evidence(self, known: jax.Array, values: Parts) -> Widths:
+        """Log likelihoods of the nodes, ``[nodes, width, n]``; states that a node lacks are impossible."""
+        rows: dict[int, Parts] = {w: [] for w in self.counts}
+        for flag, value in zip(self.ragged.nodes(known), values, strict=True):
+            log = jnp.where(flag[..., None], jnp.log(jnp.maximum(value, TINY)), 0)
+            w = power_of_two(log.shape[-1])
+            rows[w].append(jnp.pad(log, ((0, 0), (0, 0), (0, w - log.shape[-1])), constant_values=2 * NEVER))
+        return {w: jnp.moveaxis(lax.optimization_barrier(jnp.concatenate(parts, axis=1)), 0, -1) for w, parts in rows.items()}
+
+    def _round(self, evidence: Widths, old: Widths) -> Widths:
+        heard = {}
+        for w, messages in old.items():
+            beliefs = evidence[w] + self.sums[w](messages)
+            heard[w] = lax.optimization_barrier(jax.nn.softmax(beliefs[self.targets[w]] - messages, axis=1))  # [messages, width, n]
+        new: dict[int, Parts] = {w: [] for w in old}
+        for first, table in self.tables:
+            for w, message in zip(table.shape[1:], _table_messages(first, table, heard), strict=True):
+                new[w].append(message)
+        for noisy in self.noisy:
+            for w, message in _noisy_messages(noisy, heard):
+                new[w].append(message)
+        return lax.optimization_barrier({w: jnp.log(jnp.maximum(jnp.concatenate(parts), TINY)) for w, parts in new.items()})
 
 
-def _table_messages(first: list[int], table: np.ndarray, heard: jax.Array) -> list[jax.Array]:
+def _numbered(targets: list[int], more: list[int]) -> int:
+    """Further messages; the number of the first."""
+    targets += more
+    return len(targets) - len(more)
+
+
+def _table_messages(first: list[int], table: np.ndarray, heard: Widths) -> list[jax.Array]:
     """``[tables, K, n]`` for each axis, largest 1."""
-    n, shape = heard.shape[-1], table.shape[1:]
-    given = [heard[at : at + len(table), :k] for at, k in zip(first, shape, strict=True)]
+    shape = table.shape[1:]
+    given = [heard[w][at : at + len(table)] for at, w in zip(first, shape, strict=True)]
+    n = given[0].shape[-1]
     out = []
     for axis in range(len(shape)):
         message, sizes = jnp.asarray(table)[..., None], list(shape)
@@ -177,18 +219,26 @@ def _table_messages(first: list[int], table: np.ndarray, heard: jax.Array) -> li
     return out
 
 
-def _noisy_messages(noisy: Noisy, heard: jax.Array) -> list[jax.Array]:
-    """To all parents, and to the nodes themselves."""
-    parents, own = heard[noisy.heard], heard[noisy.own]  # [arcs, card, n], [nodes, card, n]
-    expected = (parents[:, :, None] * jnp.asarray(noisy.factors)[..., None]).sum(axis=1)  # [arcs, card - 1, n]
-    log = jnp.log(jnp.maximum(expected, TINY))
+def _noisy_messages(noisy: Noisy, heard: Widths) -> Iterator[tuple[int, jax.Array]]:
+    """To all parents, and to the nodes themselves, each with its width."""
+    own = heard[noisy.width][noisy.first : noisy.first + len(noisy.leak)]  # [nodes, width, n]
+    expected = [jnp.zeros((0, noisy.width - 1, own.shape[-1]))]
+    for arcs in noisy.arcs:
+        parents = heard[arcs.parents][arcs.first : arcs.first + len(arcs.child)]
+        expected.append((parents[:, :, None] * jnp.asarray(arcs.factors)[..., None]).sum(axis=1))  # [arcs, width - 1, n]
+    log = lax.optimization_barrier(jnp.log(jnp.maximum(jnp.concatenate(expected), TINY)))
     log_cdf = noisy.sums(log) + jnp.asarray(noisy.leak)[..., None]
+    at = 0
+    for arcs in noisy.arcs:
+        # sum over k of lambda(k) P(X = k) = lambda(last) + sum over k < last of P(X <= k) (lambda(k) - lambda(k + 1))
+        mine = log[at : at + len(arcs.child)]
+        falls = (own[:, :-1] - own[:, 1:])[arcs.child] * jnp.exp(log_cdf[arcs.child] - mine)
+        up = own[arcs.child, -1:] + (jnp.asarray(arcs.factors)[..., None] * falls[:, None]).sum(axis=2)
+        up = jnp.maximum(up, 0)
+        yield arcs.parents, up / jnp.maximum(up.max(axis=1, keepdims=True), TINY)
+        at += len(arcs.child)
     pmf = jnp.diff(jnp.pad(jnp.exp(log_cdf), ((0, 0), (1, 1), (0, 0)), constant_values=((0, 0), (0, 1), (0, 0))), axis=1)
-    # sum over k of lambda(k) P(X = k) = lambda(last) + sum over k < last of P(X <= k) (lambda(k) - lambda(k + 1))
-    falls = (own[:, :-1] - own[:, 1:])[noisy.child] * jnp.exp(log_cdf[noisy.child] - log)
-    up = own[noisy.child, -1:] + (jnp.asarray(noisy.factors)[..., None] * falls[:, None]).sum(axis=2)
-    up = jnp.maximum(up, 0)
-    return [up / jnp.maximum(up.max(axis=1, keepdims=True), TINY), pmf / jnp.maximum(pmf.max(axis=1, keepdims=True), TINY)]
+    yield noisy.width, pmf / jnp.maximum(pmf.max(axis=1, keepdims=True), TINY)
 
 
 def by_blocks(function: Any, rows: Any, most: float) -> Any:

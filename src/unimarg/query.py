@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, overload
 import numpy as np
 
 from unimarg.conditionals import Draft, Query
-from unimarg.errors import ImpossibleEvidenceError, TooExpensiveError, UsageError, closest, whole_number
+from unimarg.errors import EvidenceError, ImpossibleEvidenceError, TooExpensiveError, UsageError, closest, whole_number
 from unimarg.evidence import parse_evidence
 from unimarg.formats.interop import AnyNetwork, as_network
 from unimarg.frame import Frame, frame_of
@@ -102,7 +102,8 @@ def infer(
 
     ``method`` is auto, exact, prior, lookahead or adaptive. ``options``: ``samples``, ``target_error`` (the largest standard error over the
     targets; None: draw all samples), ``seconds``, ``structure``, ``seed``. For several evidence sets give a list of them: the
-    answers are a list too, each with its own stopping.
+    answers are a list too, each with its own stopping and status; where one alone would be an error (impossible evidence, exact inference
+    too expensive) it has the status ``failed`` and says why.
 
     >>> from unimarg.network import NoisyOr, Variable
     >>> net = Network([Variable("rain"), Variable("wet")], {"wet": ["rain"]}, {"rain": [0.8, 0.2], "wet": NoisyOr(0.1, [0.8])})
@@ -119,9 +120,16 @@ def answer(net: Network, model: Marginalizer | None, evidence: Any, targets: Seq
     made.limits()
     if evidence is None or isinstance(evidence, Mapping) or not isinstance(evidence, Iterable):
         return Asked(net, model, evidence, targets, made).by(method)
-    asked = [Asked(net, model, e, targets, made) for e in evidence]
+    asked = [_one_of_several(net, model, number, e, targets, made) for number, e in enumerate(evidence)]
     with ThreadPoolExecutor() as pool:  # preparing one while another is sampled
-        return list(pool.map(lambda a: a.by(method), asked))
+        return list(pool.map(lambda a: a.by_or_failed(method), asked))
+
+
+def _one_of_several(net: Network, model: Marginalizer | None, number: int, evidence: Any, targets: Any, options: Options) -> Asked:
+    try:
+        return Asked(net, model, evidence, targets, options)
+    except EvidenceError as e:
+        raise EvidenceError(f"evidence set {number}: {e}") from e
 
 
 def check(method: str, model: Marginalizer | None, options: Mapping[str, Any]) -> None:
@@ -169,6 +177,13 @@ class Asked:
             return self._auto()
         found = self._sampled(method).posterior(method, self.limits, self._seconds())
         return replace(found, message="; ".join(m for m in (found.message, self.note) if m))
+
+    def by_or_failed(self, method: str) -> Posterior:
+        """``by``, where one set of several must not cost the others their answers."""
+        try:
+            return self.by(method)
+        except (ImpossibleEvidenceError, TooExpensiveError) as e:
+            return Posterior.failed([self.net.variables[t] for t in self.query.targets], method, str(e), self._seconds())
 
     def _seconds(self) -> float:
         return time.perf_counter() - self.began

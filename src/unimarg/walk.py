@@ -29,7 +29,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from unimarg.compiled import ONE_CORE, log_p_of_steps, noisy_steps, p_of_steps
+from unimarg.compiled import FEW_STATES, ONE_CORE, log_p_of_steps, noisy_steps, p_of_steps
 from unimarg.conditionals import (
     DRAWN,
     NOISY,
@@ -254,37 +254,35 @@ def _log_table(here: Here, card: int) -> list[jax.Array]:
 
 
 def _children_say(here: Here, card: int) -> list[jax.Array]:
-    """log D(s) for each state s of the node, ``[n]`` each."""
+    """log D(s) - log D(0) for each state s of the node, ``[n]`` each."""
     edges, sums, now = here.given.edges, here.sums, here.now
     assert edges is not None
     assert sums is not None
 
-    def add(e: jax.Array, say: jax.Array) -> jax.Array:
+    def add(e: jax.Array, say: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
         child = edges.child[e]
         rest = lax.dynamic_index_in_dim(sums, child, 0, keepdims=False)
+        change, below = edges.effect[e] - edges.expected[e], edges.below[child]
 
-        def state(s: jax.Array, say: jax.Array) -> jax.Array:
-            log_z = _log_z(rest, edges.effect[e, s] - edges.expected[e], edges.below[child], edges.steps[child])
-            return lax.dynamic_update_index_in_dim(say, say[s] + log_z, s, 0)
+        def of(steps: int) -> tuple[jax.Array, ...]:
+            z = [_z(rest[:steps], change[s], below) for s in range(card)]
+            return tuple(d + jnp.log(z[s] / z[0]) for s, d in enumerate(say, 1))
 
-        return lax.fori_loop(0, now.card, state, say)
+        sizes = sorted({1, min(2, len(rest)), len(rest)})  # most children have two or three states
+        return lax.switch(jnp.minimum(edges.steps[child], len(sizes)) - 1, [partial(of, size) for size in sizes])
 
-    say = lax.fori_loop(now.edges[0], now.edges[1], add, jnp.zeros((card, sums.shape[-1])))
-    return [say[s] for s in range(card)]
+    nothing = jnp.zeros(sums.shape[-1])
+    return [nothing, *lax.fori_loop(now.edges[0], now.edges[1], add, (nothing,) * (card - 1))]
 
 
-def _log_z(sums: jax.Array, change: jax.Array, below: jax.Array, steps: jax.Array) -> jax.Array:
-    """log sum_k b_k P(X = k), from the ``steps`` differences D_k of log cumulative probabilities, ``[card - 1, n]``."""
-
-    def add(back: jax.Array, carry: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
-        k = steps - 1 - back
-        cdf, z = carry
+def _z(sums: jax.Array, change: jax.Array, below: jax.Array) -> jax.Array:
+    """sum_k b_k P(X = k), from differences D_k of log cumulative probabilities, ``[steps, n]``; those of states X lacks are 0."""
+    cdf, z = jnp.ones(sums.shape[1]), jnp.zeros(sums.shape[1])
+    for k in reversed(range(len(sums))):
         factor = jnp.exp(jnp.minimum(sums[k] + change[k], 0))
-        return cdf * factor, z + below[k + 1] * cdf * (1 - factor)
-
-    n = sums.shape[1]
-    cdf, z = lax.fori_loop(0, steps, add, (jnp.ones(n), jnp.zeros(n)))
-    return jnp.log(jnp.maximum(z + below[0] * cdf, np.float32(1e-30)))
+        z = z + below[k + 1] * cdf * (1 - factor)
+        cdf = cdf * factor
+    return jnp.maximum(z + below[0] * cdf, np.float32(1e-30))
 
 
 def _settle(edges: Edges | None, now: Step, state: jax.Array, sums: jax.Array) -> jax.Array:
@@ -295,12 +293,19 @@ def _settle(edges: Edges | None, now: Step, state: jax.Array, sums: jax.Array) -
         child = edges.child[e]
 
         def step(k: jax.Array, sums: jax.Array) -> jax.Array:
-            row = sums[child, k] + (edges.effect[e, :, k] - edges.expected[e, k])[state]
+            row = sums[child, k] - edges.expected[e, k] + _chosen(edges.effect[e, :, k], state)
             return lax.dynamic_update_slice(sums, row[None, None], (child, k, 0))
 
         return lax.fori_loop(0, edges.steps[child], step, sums)
 
     return lax.fori_loop(now.edges[0], now.edges[1], one, sums)
+
+
+def _chosen(values: jax.Array, state: jax.Array) -> jax.Array:
+    """values[state]; comparisons vectorise, look-ups do not."""
+    if len(values) > FEW_STATES:
+        return values[state]
+    return _pick([jnp.broadcast_to(v, state.shape) for v in values], state)
 
 
 # --- sums over the samples
@@ -363,9 +368,12 @@ def _weighted_sums(
             return jnp.pad(sums, ((0, shape.card - len(sums)), (0, 0)))
 
         branches = [drawn, table_mean]
-        if noisy is not None:
-            branches += [partial(noisy_mean, card) for card in (noisy.leak.shape[-1] + 1, 2)]
-        found = lax.switch(mean.kind + ((mean.kind == NOISY_MEAN) & (mean.card == 2)), branches)
+        which = mean.kind
+        if noisy is not None:  # most have two or three states
+            cards = sorted({2, min(3, noisy.leak.shape[-1] + 1), noisy.leak.shape[-1] + 1})
+            branches += [partial(noisy_mean, card) for card in cards]
+            which = which + jnp.where(which == NOISY_MEAN, jnp.minimum(mean.card - 2, len(cards) - 1), 0)
+        found = lax.switch(which, branches)
         return lax.dynamic_update_index_in_dim(out, found, mean.node, 0)
 
     return top, w.sum(), w2.sum(), lax.fori_loop(0, estimated, node, jnp.zeros((shape.nodes, shape.card, 4)))

@@ -46,7 +46,7 @@ def serve(
         raise UsageError("an empty token protects nothing; leave --token out, or give one")
     limits = Limits(body=body, concurrency=concurrency, samples=samples, seconds=seconds, batch=batch)
     with listen(host, port) as listening:
-        named = {Path(source).name.split(".")[0] or source: source for source in models}
+        named = {Path(source).name.removesuffix(".gz").rsplit(".", 1)[0] or source: source for source in models}
         if len(named) < len(models):
             raise UsageError(f"two models have the same name: {', '.join(models)}")
         _run(listening, {name: model_of(source) or network_of(source) for name, source in named.items()}, limits, host, token)

@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from unimarg.cli.common import JsonOption, NetworkArgument, SeedOption, app, network_of
 from unimarg.cli.inspect import model_facts
-from unimarg.errors import UsageError
+from unimarg.errors import UsageError, closest
 
 
 @app.command()
@@ -28,6 +28,10 @@ def train(
     held_out: Annotated[
         int, typer.Option("--held-out", metavar="SETS", help="Evidence sets with exact answers on which progress shows the error.")
     ] = 0,
+    option: Annotated[
+        list[str] | None,
+        typer.Option("--option", metavar="NAME=VALUE", help="A change to the preset, such as rounds=6 or hidden=[512,512]. Repeatable."),
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Train a Universal Marginalizer. Ctrl-C saves and stops; --resume goes on.
@@ -43,9 +47,11 @@ def train(
         raise UsageError(f"a model is written to a .um file, not to {output.name!r}")
     net = network_of(network)
     mask = masking.observable(net, observable) if observable else None
+    options = dict(map(_option, option or []))
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # a polite kill is a Ctrl-C
     with terminal.training_bar() as progress:
-        model = train(net, preset, budget, seed, mask=mask, checkpoint=output, resume=resume, progress=progress, held_out=held_out)
+        options |= {"mask": mask, "checkpoint": output, "resume": resume, "progress": progress, "held_out": held_out}
+        model = train(net, preset, budget, seed, **options)
     facts = model_facts(model)
     if as_json:
         print(json.dumps({"file": str(output), **facts}, indent=2))
@@ -54,3 +60,19 @@ def train(
     if not facts["finished"]:
         print(f"unimarg: stopped early; go on with --resume -o {output}", file=sys.stderr)
         sys.exit(130)
+
+
+def _option(text: str) -> tuple[str, Any]:
+    """NAME=VALUE, the value in JSON, or a word."""
+    from unimarg.presets import OPTIONS
+
+    name, equals, value = text.partition("=")
+    if not equals:
+        raise UsageError(f"an option is given as NAME=VALUE, not {text!r}")
+    if name not in OPTIONS:
+        raise UsageError(f"there is no training option {name!r}; {closest(name, OPTIONS)}")
+    try:
+        found = json.loads(value)
+    except (ValueError, RecursionError):
+        return name, value
+    return name, tuple(found) if isinstance(found, list) else found

@@ -12,12 +12,14 @@ these rounds are not used again.
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 
 from unimarg.conditionals import TABLE, TILTED, Conditionals, Draft
 from unimarg.counter import key_from_seed
 from unimarg.frame import Frame
-from unimarg.importance import chunk_size, first_sample
+from unimarg.importance import chunk_size, first_sample, side_by_side
 from unimarg.network import Floats
 from unimarg.walk import trace
 
@@ -50,9 +52,13 @@ def adapt(draft: Draft, seed: int, rounds: int = ROUNDS) -> tuple[Conditionals, 
 def traced(frame: Frame, given: Conditionals, seed: int) -> tuple[np.ndarray, Floats]:
     """What every step of a round drew, ``[most steps, ROUND]``, and the log weights."""
     size = min(chunk_size(frame), ROUND)
-    pieces = [trace(frame.shape, given, key_from_seed(seed), first_sample(first), size) for first in range(0, ROUND, size)]
-    states, log_w = (np.concatenate([np.asarray(p[a]) for p in pieces], axis=-1) for a in (0, 1))
-    return states, log_w.astype(np.float64)
+
+    def draw(first: int) -> list[np.ndarray]:
+        return [np.asarray(a) for a in trace(frame.shape, given, key_from_seed(seed), first_sample(first), size)]
+
+    with ThreadPoolExecutor(side_by_side()) as pool:
+        states, log_w = zip(*pool.map(draw, range(0, ROUND, size)), strict=True)
+    return np.concatenate(states, axis=1), np.concatenate(log_w).astype(np.float64)
 
 
 def clipped(log_w: Floats) -> Floats:

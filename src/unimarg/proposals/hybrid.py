@@ -7,6 +7,7 @@ leaves to future work. Such a function is Python, so that its samples are drawn 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from threading import Lock
 from typing import Any
 
 import jax
@@ -75,8 +76,11 @@ def hybrid_by_callable(
 ) -> Draw:
     """Draws with ``beta(states, evidence)`` asked at every node: the next is the first that has -1 in all rows."""
 
+    alone = Lock()  # a user's function is asked by one thread at a time
+
     def draw(key: Key, first: jax.Array, n: int) -> tuple[jax.Array, jax.Array]:
-        states, log_w, _ = host_walk(frame, query, marginals, lambda s: beta(s, evidence), structure, _uniforms(key, first, n), n)
+        with alone:
+            states, log_w, _ = host_walk(frame, query, marginals, lambda s: beta(s, evidence), structure, _uniforms(key, first, n), n)
         return jnp.asarray(states.T, frame.shape.dtype), jnp.asarray(log_w, jnp.float32)
 
     return draw

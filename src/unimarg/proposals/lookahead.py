@@ -294,7 +294,7 @@ class _Sweep:
             shares.append(p * (left @ after.pop()))
             left = p @ left
         total = max(float(shares[-1].sum()), TINY)
-        return {u: float(((s / total) ** 2)[p > 0] @ (1 / p[p > 0])) - 1 for u, s, p in zip(f.scope, shares, priors, strict=True)}
+        return {u: float(s @ (s / np.maximum(p, TINY))) / total**2 - 1 for u, s, p in zip(f.scope, shares, priors, strict=True)}
 
     def _split(self, v: int, f: Factor, union: set[int]) -> tuple[Factor, Factor]:
         """f(x_v, S) as g(x_v, S in union) h(S): each an average, h relative to what g says of the variables they share."""

@@ -60,6 +60,9 @@ class Guard:
             await self._admit(scope, receive, answer)
         except RefusalError as e:
             await e.response()(scope, receive, answer)
+        except Exception:
+            status = 500  # which is answered further out
+            raise
         finally:
             name = _name(scope)
             self.metrics.requests.labels(name, status).inc()

@@ -49,9 +49,7 @@ class Query(Case):
 
 class Batch(BaseModel):
     model_config = Limited
-    evidence: Annotated[
-        list[dict[str, Any]], Field(description="Findings as in a query, case by case; each gets its answer or its sentence.")
-    ]
+    evidence: Annotated[list[dict[str, Any]], Field(description="As in a query, case by case; each gets its answer or its sentence.")]
     targets: Targets = None
 
 
