@@ -75,7 +75,7 @@ def serving(
     try:
         wait_for(lambda: server.started or not thread.is_alive(), 60)
         client = Client(server, app.state.service)
-        wait_for(lambda: client.service.ready, 60)
+        wait_for(lambda: client.service.ready, 120)
         yield client
     finally:
         server.should_exit = True

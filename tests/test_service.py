@@ -23,7 +23,7 @@ from serving import clinic_like, serving, wait_for
 from unimarg import query
 from unimarg.cli import main
 from unimarg.evidence import parse_evidence
-from unimarg.service import served
+from unimarg.service import app, served
 from unimarg.service.app import make_app
 from unimarg.service.batching import Batcher
 from unimarg.service.limits import Limits
@@ -292,6 +292,19 @@ def test_requests_that_ask_for_too_much(client):
     assert "seconds may be at most 30" in client.post(ask, {"method": "auto", "seconds": 31}).error
     reply = client.post("/v1/models/clinic/batch", {"evidence": [{}] * 1025})
     assert (reply.status, reply.error) == (422, "a batch may have at most 1024 evidence sets, not 1025")
+
+
+def test_an_answer_has_a_size(client, monkeypatch):
+    monkeypatch.setattr(app, "NUMBERS", 100)
+    assert client.post("/v1/models/clinic/batch", {"evidence": [{}] * 3}).status == 200
+    assert client.post("/v1/models/clinic/batch", {"evidence": [{}] * 4, "targets": ["fever"]}).status == 200
+    assert client.post("/v1/models/clinic/batch", {"evidence": [{}] * 4}).error.startswith("4 cases with 33 states each are too many")
+
+
+def test_warming_up_compiles_and_ends():
+    with serving({"asia": ASIA}, warm=True) as warmed:
+        assert warmed.get("/health").json["status"] == "ok"
+        assert 'unimarg_work{kind="sampling"} 0.0' in warmed.get("/metrics").body.decode()
 
 
 @pytest.fixture

@@ -37,6 +37,7 @@ KINDS = {
     ".css": "text/css; charset=utf-8",
     ".svg": "image/svg+xml",
 }
+NUMBERS = 1 << 20  # in the answer to a batch
 ADDRESSES = {"index.html": "/", "docs.html": "/docs"}  # of the page's files; the others have their own names
 NO: dict[int | str, dict[str, Any]] = {
     status: {"model": schemas.Trouble, "description": text}
@@ -61,8 +62,8 @@ class Service:
         if len(self.served) < len(served):
             raise UsageError(f"two models have the same name: {', '.join(s.name for s in served)}")
         self.batchers = {s.name: Batcher(s.model, limits.batch, self.metrics) for s in served if s.model is not None}
-        self.sampling = Workers(limits.sampling, limits.queue, self.metrics)
-        self.passes = Workers(1, limits.queue, self.metrics)  # questions and explanations: many rows, but bounded
+        self.sampling = Workers("sampling", limits.sampling, limits.queue, self.metrics)
+        self.passes = Workers("passes", 1, limits.queue, self.metrics)  # questions and explanations: many rows, but bounded
         self.ready = False
 
     @asynccontextmanager
@@ -163,7 +164,8 @@ def _json(value: Any) -> Response:
 
 def _pages(app: FastAPI) -> None:
     """Files by their address, read once: no path of a request reaches the file system."""
-    for file in (resources.files("unimarg.service") / "page").iterdir():
+    files = (file for file in (resources.files("unimarg.service") / "page").iterdir() if Path(file.name).suffix in KINDS)
+    for file in files:
         content, kind = file.read_bytes(), KINDS[Path(file.name).suffix]
 
         async def page(_: Request, content: bytes = content, kind: str = kind) -> Response:
@@ -218,6 +220,10 @@ def _answers(app: FastAPI, service: Service) -> None:
         writer = served.writer(asked.targets)
         if len(asked.evidence) > service.limits.rows:
             raise UsageError(f"a batch may have at most {service.limits.rows} evidence sets, not {len(asked.evidence)}")
+        if len(asked.evidence) * writer.states > NUMBERS:
+            raise UsageError(
+                f"{len(asked.evidence)} cases with {writer.states} states each are too many numbers; ask for fewer, or for some targets"
+            )
         answers: list[bytes] = []
         for first in range(0, len(asked.evidence), service.limits.batch):
             answers += await _some(service, served, asked.evidence[first : first + service.limits.batch], writer)

@@ -21,7 +21,7 @@ class Metrics:
         )
         self.rows = Histogram("unimarg_batch_rows", "Evidence sets answered by one forward pass.", registry=self.registry, buckets=ROWS)
         self.in_flight = Gauge("unimarg_in_flight", "Requests being answered.", registry=self.registry)
-        self.sampling = Gauge("unimarg_sampling", "Answers by sampling, running and waiting.", registry=self.registry)
+        self.work = Gauge("unimarg_work", "Longer work, running and waiting.", ["kind"], registry=self.registry)
         self.left = Counter("unimarg_abandoned", "Answers stopped because the client had gone.", registry=self.registry)
 
     def text(self) -> bytes:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
+import numpy as np
 import orjson
 
 from unimarg.errors import ImpossibleEvidenceError, UsageError
@@ -43,10 +44,10 @@ class Served:
 
     def warm_up(self, stop: Stop) -> None:
         """What sampling compiles."""
-        leaf = self.net.names[-1]  # something to be explained, so that proposals are not the prior
+        leaf, likely = self.net.names[-1], int(np.argmax(self.priors[-1]))  # something to be explained: else a proposal is the prior
         for method in ("lookahead", "adaptive"):
             if not stop.is_set():
-                answer(self.net, self.model, {leaf: 0}, None, method, samples=1)
+                answer(self.net, self.model, {leaf: likely}, None, method, samples=1)
 
     def facts(self) -> dict[str, Any]:
         return {"name": self.name, "network": self.net.name, "variables": len(self.net), "trained": self.model is not None}

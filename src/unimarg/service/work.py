@@ -24,8 +24,9 @@ class StoppedError(Exception):
 class Workers:
     """A few threads and a short queue before them."""
 
-    def __init__(self, threads: int, queue: int, metrics: Metrics):
+    def __init__(self, kind: str, threads: int, queue: int, metrics: Metrics):
         self.limit, self.metrics, self.busy = threads + queue, metrics, 0
+        metrics.work.labels(kind).set_function(lambda: self.busy)
         self._threads = ThreadPoolExecutor(threads, "unimarg-work")
         self._stops: set[Stop] = set()
 
@@ -69,7 +70,6 @@ class Workers:
 
     def _count(self, change: int) -> None:
         self.busy += change
-        self.metrics.sampling.set(self.busy)
 
 
 async def _disconnected(request: Request) -> None:

@@ -21,6 +21,7 @@ class Writer:
     def __init__(self, net: Network, nodes: Sequence[int]):
         edges = np.cumsum([0, *net.cards])
         self._columns = np.concatenate([np.arange(edges[i], edges[i + 1]) for i in nodes] or [np.zeros(0, dtype=int)])
+        self.states = len(self._columns)
         self._all = len(nodes) == len(net) and list(nodes) == list(range(len(net)))
         self._keys: list[bytes] = []
         before = b"{"
