@@ -10,8 +10,10 @@ from hypothesis import strategies as st
 
 from networks import as_given, enumerate_all, random_evidence, random_network, seeds
 from unimarg.errors import EvidenceError, ImpossibleEvidenceError, TooExpensiveError, UsageError
+from unimarg.evaluation import evidence_sets
 from unimarg.evidence import parse_evidence
 from unimarg.exact import _one_by_one, exact, solve
+from unimarg.examples import example
 from unimarg.junction import _factors, _planned, junction_tree
 from unimarg.network import Network, NoisyOr, Table, Variable
 from unimarg.reduction import reduce
@@ -287,3 +289,12 @@ def test_an_answer_is_a_mapping():
     assert ("rain" in answer, "wet" in answer, answer.get("wet"), answer.get("rain")) == (True, False, None, {"no": 0.8, "yes": 0.2})
     with pytest.raises(UsageError, match="'wet' is not among the targets"):
         answer["wet"]
+
+
+def test_every_state_is_answered_also_of_what_is_observed():
+    """A noisy-max observed in a middle state is cut to the states up to it on the way."""
+    net = example("clinic")
+    row = evidence_sets(net, "uniform", 1, 1017)[0]
+    found = exact(net, {net.names[i]: int(k) for i, k in enumerate(row) if k >= 0}, memory=2.0**28)
+    assert [len(p) for p in found.probabilities] == net.cards.tolist()
+    assert all(p[k] == 1 for p, k in zip(found.probabilities, row, strict=True) if k >= 0)

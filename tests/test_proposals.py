@@ -396,3 +396,11 @@ def test_sequential_draws_follow_their_density(options):
         assert_follows(rows, np.exp(target - weights), weights, states.T, log_w, missing=5 / DRAWS)
         w = np.where(live, np.exp(log_w - enumerate_all(net, evidence)[0]), 0)
         assert abs(w.mean() - 1) < 4.5 * w.std() / np.sqrt(DRAWS)
+
+
+def test_adaptation_keeps_to_its_time():
+    net = random_network(4, 8)
+    query = Query.make(net, Evidence({7: 0}, {}), tuple(range(8)))
+    frame_of_net = frame.frame_of(net)
+    assert adapt(lookahead(frame_of_net, query), 0, seconds=-1.0)[1] == 0
+    assert adapt(lookahead(frame_of_net, query), 0)[1] > 0

@@ -63,7 +63,7 @@ class Plan:
     memory: float = 4 * 2**30
 
 
-SHORT = Plan(8, (0.1, 0.3, 1.0), 40, "small", 8, 60, 2, 1 << 12)
+SHORT = Plan(8, (0.1, 0.3, 1.0), 40, "small", 8, 30, 2, 1 << 12)
 LONG = Plan(50, (0.1, 0.3, 1.0), 120, "small", 10, 120, 5, 1 << 13)
 
 

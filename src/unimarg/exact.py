@@ -74,7 +74,8 @@ def _answers(net: Network, evidence: Evidence, targets: Sequence[int], memory: f
             part, marginals = _one_by_one(component, local, memory, error.predicted_bytes)
         log_p += part
         answers |= {component.nodes[c]: p for c, p in marginals.items()}
-    return log_p, answers
+    # a component may keep an observed noisy-max with fewer states than it has
+    return log_p, answers | {i: _certain(net.variables[i].card, k) for i, k in evidence.hard.items()}
 
 
 def solve(component: Component, targets: Sequence[int], memory: float) -> tuple[float, dict[int, Floats]]:

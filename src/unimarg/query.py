@@ -229,7 +229,7 @@ class Asked:
         """Ready to draw from a proposal."""
         frame, query, options = self.frame, self.query, self.options
         if method == "adaptive":
-            given, self.spent = adapt(lookahead(frame, query), options.seed)
+            given, self.spent = adapt(lookahead(frame, query), options.seed, self.limits.seconds - self._seconds())
             return Estimator(frame, query, given, spent=self.spent)
         if method == "sequential":
             from unimarg.proposals.sequential import sequential

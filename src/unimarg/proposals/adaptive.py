@@ -12,6 +12,8 @@ these rounds are not used again.
 
 from __future__ import annotations
 
+import math
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -30,10 +32,12 @@ CLIP = 0.5  # weights are clipped at n^CLIP times their mean
 STREAM = 0xADA9  # apart from the samples that are used
 
 
-def adapt(draft: Draft, seed: int, rounds: int = ROUNDS) -> tuple[Conditionals, int]:
-    """Conditionals after some rounds, the best by effective samples, and how many samples that took."""
-    best, best_ess, taken = draft.finish(), 0.0, 0
-    for number in range(rounds):
+def adapt(draft: Draft, seed: int, seconds: float = math.inf) -> tuple[Conditionals, int]:
+    """Conditionals after some rounds, the best by effective samples, and how many samples that took; no round begins after ``seconds``."""
+    best, best_ess, taken, began = draft.finish(), 0.0, 0, time.perf_counter()
+    for number in range(ROUNDS):
+        if time.perf_counter() - began > seconds:
+            break
         given = draft.finish()
         states, log_w = traced(draft.frame, given, (seed + STREAM * (number + 1)) % 2**64)
         taken += ROUND
