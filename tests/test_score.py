@@ -141,6 +141,7 @@ def test_no_rows(tmp_path):
         (HEADER, {"targets": ["lunge"]}, UsageError, "did you mean 'lung'"),
         (HEADER, {"output": "out.xlsx"}, UsageError, "one of the suffixes .csv"),
         (HEADER, {"output": "no/such/out.csv"}, FormatError, "there is no folder"),
+        (HEADER, {"errors": "no/such/bad.csv"}, UsageError, "there is no folder"),
         (f'{HEADER}\n"{"x" * 200_000}\n', {}, FormatError, "rows.csv:2: cannot be read on"),
     ],
 )
@@ -187,10 +188,23 @@ def test_a_run_goes_on_where_it_stopped(tmp_path, monkeypatch, suffix):
     with pytest.raises(UsageError, match="another input, model or option"):
         score(*arguments, output, ["lung"], errors=bad)
     done = score(*arguments, output, errors=bad)
-    assert (done.rows, done.resumed, done.bad) == (300, 128, 1)
+    assert (done.rows, done.resumed, done.bad) == (300, 64, 1)  # two parts were there; the last one is made again
     assert output.read_bytes() == (tmp_path / f"whole{suffix}").read_bytes()
     assert bad.read_text() == (tmp_path / "whole_bad.csv").read_text()
     assert not (tmp_path / f"out{suffix}.parts").exists()
+
+
+def test_a_run_that_stopped_while_the_parts_were_joined(tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "MOST", 64)
+    monkeypatch.setattr(module, "FEWEST", 64)
+    frame(100).to_csv(tmp_path / "rows.csv", index=False)
+    with monkeypatch.context() as patch:
+        patch.setattr(module.Parts, "join", lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            score(MODEL, tmp_path / "rows.csv", tmp_path / "out.csv", ["lung"])
+    done = score(MODEL, tmp_path / "rows.csv", tmp_path / "out.csv", ["lung"])
+    assert (done.rows, done.resumed) == (100, 64)
+    assert list(pd.read_csv(tmp_path / "out.csv")["row"]) == list(range(100))
 
 
 def test_kill_minus_nine(tmp_path, capsys):
@@ -241,3 +255,11 @@ def test_parquet_without_pyarrow_is_a_sentence(tmp_path, monkeypatch):
         score(MODEL, tmp_path / "rows.parquet", tmp_path / "out.csv")
     assert score(MODEL, path, tmp_path / "out.csv").rows == 1
     assert sorted(p.name for p in tmp_path.iterdir()) == ["out.csv", "rows.csv"]
+
+
+def test_nothing_is_written_over_the_input(tmp_path):
+    path = table(tmp_path, f"{HEADER}\nyes,,\n")
+    for options in ({"output": path}, {"output": tmp_path / "out.csv", "errors": path}):
+        with pytest.raises(UsageError, match="must be different files"):
+            score(MODEL, path, **options)
+    assert path.read_text() == f"{HEADER}\nyes,,\n"

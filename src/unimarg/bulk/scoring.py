@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 METHODS = ("um", "auto")
 BATCH_STATES = 1 << 23  # probabilities of a batch: some tens of megabytes
 FEWEST, MOST = 4096, 16384  # rows of a batch
+ONE_BY_ONE = 256  # where each row takes its time
 
 Progress = Callable[[int, float], None]  # rows so far, share of the input
 
@@ -63,12 +64,12 @@ def score(
     source = open_source(Path(rows))
     nodes = _check(model.net, source.columns, targets, method, keep)
     answers = _Answers(model, source, nodes, method, list(keep))
-    size = min(max(BATCH_STATES // int(model.net.cards.sum()), FEWEST), MOST)
-    check_output(Path(output))
+    size = min(max(BATCH_STATES // int(model.net.cards.sum()), FEWEST), MOST) if method == "um" else ONE_BY_ONE
+    _check_files(source.path, Path(output), None if errors is None else Path(errors))
     job = {"input": _stamp(source.path), "model": _digest(model), "columns": source.columns, "targets": [model.net.names[i] for i in nodes]}
     job |= {"method": method, "keep": list(keep), "rows": size, "errors": errors is not None}
     parts = Parts(Path(output), None if errors is None else Path(errors), job)
-    done = resumed = parts.done
+    done = resumed = max(parts.done - 1, 0)  # the last part may be shorter than the others: it is made again
     total = resumed * size
     for batch in source.batches(size, resumed):
         columns, bad = answers.of(batch, total)
@@ -156,6 +157,16 @@ def _check(net: Network, columns: Sequence[str], targets: Sequence[str] | None, 
         if name not in columns:
             raise UsageError(f"there is no column {name!r} to keep; {closest(name, columns)}")
     return list(range(len(net))) if targets is None else list(dict.fromkeys(net.find(name) for name in targets))
+
+
+def _check_files(rows: Path, output: Path, errors: Path | None) -> None:
+    """Three different files, in folders that exist."""
+    check_output(output)
+    files = [rows, output, *([errors] if errors else [])]
+    if len({file.resolve() for file in files}) < len(files):
+        raise UsageError(f"input, output and errors must be different files: {', '.join(map(str, files))}")
+    if errors and not errors.absolute().parent.is_dir():
+        raise UsageError(f"{errors}: there is no folder {str(errors.parent)!r}")
 
 
 def _where(bad: Sequence[object]) -> str:
