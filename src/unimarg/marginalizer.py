@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 TINY = 1e-30  # so that a row whose possible states all underflowed can still be scaled
 BATCHES = (1, 64, 512, 4096)  # rows of a compiled forward pass; a batch is padded to one of these
-OVERHEAD = 64  # rows that a pass could have answered in the time that it takes to start
+OVERHEAD = 16  # rows that a pass could have answered in the time that it takes to start
 
 
 @dataclass(frozen=True, eq=False)
@@ -335,8 +335,8 @@ class Marginalizer:
 def batch_size(rows: int) -> int:
     """Of the sizes of a pass, the one that answers so many rows soonest, what fills up the last pass included.
 
-    >>> [batch_size(n) for n in (1, 2, 300, 600, 2000, 4000)]
-    [1, 64, 512, 512, 512, 4096]
+    >>> [batch_size(n) for n in (1, 5, 300, 2000, 4000)]
+    [1, 64, 64, 512, 4096]
     """
     return min(BATCHES, key=lambda size: -(-rows // size) * (size + OVERHEAD))
 
