@@ -6,6 +6,7 @@ A one-shot answer waits for the next pass of the device (``batching``); the rest
 from __future__ import annotations
 
 import asyncio
+import gc
 import time
 from collections.abc import AsyncIterator, Collection, Sequence
 from contextlib import asynccontextmanager
@@ -84,6 +85,8 @@ class Service:
         """Sampling takes longest to compile; one-shot answers do not wait for it."""
         for s in self.served.values():
             await self.sampling.start(s.warm_up, Stop())
+        gc.collect()
+        gc.freeze()  # what the compilers leave behind stays: to go through it again would make requests wait
         self.ready = True
 
     def find(self, name: str) -> Served:
