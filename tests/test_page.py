@@ -416,9 +416,11 @@ def test_a_token_is_asked_for(browser, client):
         page.fill("#token", "wrong")
         page.keyboard.press("Enter")
         page.wait_for_selector("#ask-token[open]")
+        assert page.locator("#results [data-name='lung']").count() == 0
         page.fill("#token", "secret")
         page.keyboard.press("Enter")
         page.wait_for_selector("#results [data-name='lung']")
+        assert "lung" in page.inner_text("#results").lower()
         page.close()
 
 
