@@ -11,6 +11,8 @@ import os
 import sys
 from pathlib import Path
 
+from one_shot import named
+
 import unimarg as um
 from unimarg import query
 from unimarg.evaluation import evidence_sets
@@ -29,7 +31,7 @@ def main() -> int:
     parser.add_argument("--queries", type=int, default=1000)
     parser.add_argument("--target-error", type=float, default=0.02)
     given = parser.parse_args()
-    nets = [um.load(name) if Path(name).exists() else um.example(name) for name in given.networks]
+    nets = [named(name)[1] for name in given.networks]
     limit, seen = query.EXACT_ENTRIES, []
     for number in range(given.queries):
         net = nets[number % len(nets)]

@@ -9,10 +9,10 @@ machine only.
 import argparse
 import time
 from collections import Counter
-from pathlib import Path
 
 import jax
 import numpy as np
+from one_shot import named
 
 import unimarg as um
 from unimarg import NoisyMax
@@ -32,7 +32,7 @@ def main() -> None:
         lambda event, *_, **__: compiled.append(event) if "backend_compile" in event else None
     )
     for name in given.networks:
-        net = um.load(name) if Path(name).exists() else um.example(name)
+        net = named(name)[1]
         family = "clinical" if any(isinstance(m, NoisyMax) for m in net.mechanisms) else "random"
         seconds, answers = [], []
         for row in evidence_sets(net, family, given.sets + 1, SEED):
