@@ -1,11 +1,14 @@
 """The neural network against a few lines of NumPy."""
 
+import re
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from networks import random_network
+from unimarg.counter import key_from_seed
 from unimarg.marginalizer import Marginalizer, prior_slots
 from unimarg.presets import recipe
 from unimarg.ragged import Ragged
@@ -81,7 +84,7 @@ def test_dropout_only_in_training(residual):
     answer = np.asarray(trunk(x, LOGITS)["marginal"])
     assert (answer == answer[0]).all()  # the same rows, the same answers
     assert (answer == np.asarray(trunk(x, LOGITS)["marginal"])).all()
-    one, again, other = (np.asarray(trunk.features(x, key=jax.random.key(k))) for k in (1, 1, 2))
+    one, again, other = (np.asarray(trunk.features(x, key=key_from_seed(k))) for k in (1, 1, 2))
     assert (one == again).all()
     assert (one != other).any()
     if not residual:  # dropped to exactly 0 half of the time, else doubled
@@ -90,6 +93,8 @@ def test_dropout_only_in_training(residual):
         kept = one[:, live] > 0
         np.testing.assert_allclose(one[:, live][kept], np.broadcast_to(2 * full[live], kept.shape)[kept], rtol=1e-6)
         assert abs(kept.mean() - 0.5) / np.sqrt(0.25 / kept.size) < 4
+        together = np.corrcoef(kept.T)[np.triu_indices(len(live), 1)] * np.sqrt(rows)  # no two units share their fate
+        assert np.abs(together).max() < 5
 
 
 def test_the_seed_decides_the_weights():
@@ -105,3 +110,21 @@ def test_bfloat16_products_are_close_and_float32_at_the_end():
     exact, half = trunk(X, LOGITS)["marginal"], trunk(X, LOGITS, half=True)["marginal"]
     assert half.dtype == jnp.float32
     assert 0 < np.abs(exact - half).max() < 0.1
+
+
+def test_gradients_of_bfloat16_products_are_close():
+    trunk = Trunk.make(0, Architecture((16,) * 2, residual=True), INPUTS, SLOTS)
+
+    def loss(trunk, half):
+        return jnp.square(trunk(X, LOGITS, half)["marginal"] - 1).mean()
+
+    exact, half = (jax.tree.leaves(jax.grad(loss)(trunk, flag)) for flag in (False, True))
+    assert all(g.dtype == jnp.float32 for g in half)
+    scale = max(float(jnp.abs(g).max()) for g in exact)
+    off = max(float(jnp.abs(a - b).max()) for a, b in zip(exact, half, strict=True))
+    assert 0 < off < 0.03 * scale
+    text = str(jax.make_jaxpr(jax.grad(loss), static_argnums=1)(trunk, True))
+    kinds = dict(re.findall(r"(\w+):(\w+)\[", text))
+    products = re.findall(r"dot_general\[.*?\] (\w+) (\w+)", text, re.DOTALL)
+    assert len(products) == 3 * 6  # forward, for the weights, for the inputs
+    assert {kinds[operand] for pair in products for operand in pair} == {"bf16"}

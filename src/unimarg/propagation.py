@@ -5,6 +5,8 @@ has heard from the others, and a belief is the product of what a variable hears 
 
     message of c to v  =  sum over the others' states of P(x_c | pa_c) * prod over others u of (belief of u without c's message)
 
+Messages and beliefs are logarithms against the first state, so that a binary node has one number.
+
 Exact where the graph is a tree and nearly so where its loops are long: a good start for a network that learns the rest.
 A table is contracted as it is. With P(X <= k | pa) = L(k) prod_j F_j(k | pa_j) a noisy-max of independent parents needs no table:
 
@@ -13,7 +15,10 @@ A table is contracted as it is. With P(X <= k | pa) = L(k) prod_j F_j(k | pa_j) 
 
 from __future__ import annotations
 
+import functools
+import itertools
 import math
+import operator
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -29,56 +34,87 @@ from unimarg.ragged import Parts, Ragged, take_rows
 
 NEVER = -30.0  # the logarithm of what is impossible
 TINY = 1e-13  # about exp(NEVER)
+LEAST = 1e-37  # of a message, before it is scaled
+NEGLIGIBLE = -69.0  # the logarithm of a probability that need not be told from smaller ones, but from 0
 MOST = 20.0  # the largest logit
 UNROLLED = 8  # terms of a sum that are written out: a CPU is slow to add along other axes than the last
+WASTE = 160  # rows of padding that cost less than another operation
 ROWS_ENTRIES, ROWS_ENTRIES_ACCELERATED = 1 << 24, 1 << 29  # of factors and messages, for the rows taken at once
 
 
 class Sums:
-    """Sums of rows by target, as gathers and not as scatters: in the same order on every device, each time."""
+    """Sums of rows by target, as gathers and not as scatters: in the same order on every device, each time. Rows of no target have -1."""
 
     def __init__(self, targets: Ints, count: int):
-        degree = np.bincount(targets, minlength=count)
+        rows = np.argsort(targets, kind="stable")[(targets < 0).sum() :]
+        degree = np.bincount(targets[rows], minlength=count)
         start = np.concatenate([[0], np.cumsum(degree)])
-        rows = np.argsort(targets, kind="stable")
-        width = np.where(degree > 0, 2 ** np.ceil(np.log2(np.maximum(degree, 1))), 0).astype(int)
-        self.classes = []  # of targets with about as many rows: [targets, width], padded with the row after the last
+        self.classes = []  # of targets with about as many rows: [targets, padded degree], and 1 where there is one, 0 where not
         order = []
-        for w in np.unique(width):
-            members = np.flatnonzero(width == w)
-            at = start[members][:, None] + np.arange(w)
-            padded = np.where(np.arange(w) < degree[members][:, None], rows[np.minimum(at, len(rows) - 1)] if len(rows) else 0, len(rows))
-            self.classes.append(padded.astype(np.int32))
+        padded = padded_degrees(degree)
+        for w in np.unique(padded):
+            members = np.flatnonzero(padded == w)
+            there = np.arange(w) < degree[members][:, None]
+            at = np.where(there, start[members][:, None] + np.arange(w), 0)
+            chosen = rows[at] if len(rows) else at
+            self.classes.append((chosen.astype(np.int32), None if there.all() else there.astype(np.float32)))
             order.append(members)
         self.place = np.argsort(np.concatenate(order)).astype(np.int32)
 
     def __call__(self, rows: jax.Array) -> jax.Array:
-        padded = jnp.pad(rows, [(0, 1)] + [(0, 0)] * (rows.ndim - 1))
-        taken = (take_rows(padded, jnp.asarray(c.ravel())).reshape(*c.shape, *rows.shape[1:]) for c in self.classes)
-        return take_rows(jnp.concatenate([t.sum(axis=1) for t in taken]), jnp.asarray(self.place))
+        sums = []
+        for at, there in self.classes:
+            if not at.size:
+                sums.append(jnp.zeros((len(at), *rows.shape[1:]), rows.dtype))
+                continue
+            taken = take_rows(rows, jnp.asarray(at.ravel())).reshape(*at.shape, *rows.shape[1:])
+            sums.append(_sum(taken if there is None else taken * there.reshape(*at.shape, *[1] * (rows.ndim - 1))))
+        return take_rows(jnp.concatenate(sums), jnp.asarray(self.place))
+
+
+def _sum(a: jax.Array) -> jax.Array:
+    """Over the second axis, by halves: a CPU is slow to add along other axes than the last."""
+    while a.shape[1] > 1:
+        half = a.shape[1] // 2
+        odd = a[:, 2 * half :]
+        a = a[:, :half] + a[:, half : 2 * half]
+        a = a.at[:, :1].add(odd) if odd.shape[1] else a
+    return a[:, 0]
+
+
+def padded_degrees(degree: Ints) -> Ints:
+    """Each rounded up so that there are few different ones, as long as the padding of a class stays below ``WASTE`` in all."""
+    power = 2 ** np.ceil(np.log2(np.maximum(degree, 1))).astype(int)
+    padded = np.where(degree > 0, np.where((power > 3) & (degree <= power // 4 * 3), power // 4 * 3, power), 0)
+    levels = np.unique(padded)
+    for level, above in itertools.pairwise(levels.tolist()):
+        members = padded == level
+        if (above - degree[members]).sum() <= WASTE:
+            padded[members] = above
+    return padded
 
 
 class Arcs(NamedTuple):
-    """Arcs from parents of one width to noisy-max nodes of one width."""
+    """Arcs into noisy-max nodes of one width that have about as many parents of one width: as many for each, some of no effect."""
 
     parents: int  # the width of the parents
     first: int  # number of the first message to a parent, among those of that width
-    child: Ints  # [arcs], among the noisy nodes of their width
-    factors: np.ndarray  # float32 [arcs, width of the parents, width - 1]: F by the parent's state
+    child: Ints  # [nodes], among the noisy nodes of their width
+    factors: np.ndarray  # float32 [nodes, arcs of each, width of the parents, width - 1]: F by the parent's state
 
 
 @dataclass(frozen=True, eq=False)
 class Noisy:
-    """All noisy-max nodes of one width, arc by arc; the last state's cumulative probability is 1 and left out."""
+    """All noisy-max nodes of one width; the last state's cumulative probability is 1 and left out."""
 
     width: int
     leak: np.ndarray  # float32 [nodes, width - 1]: log L
     arcs: list[Arcs]
     first: int  # number of the first message to a node itself, among those of its width
-    sums: Sums  # over arcs, by node
+    sums: Sums  # over the children of all arcs, by node
 
 
-Widths = dict[int, jax.Array]  # for each width [messages or nodes, width, n]
+Widths = dict[int, jax.Array]  # for each width [messages or nodes, width - 1, n]
 
 
 class Propagation:
@@ -97,6 +133,7 @@ class Propagation:
         self.place = self.ragged.place - np.array([start[int(w)] for w in widths])  # of each node among those of its width
         targets: dict[int, list[int]] = {w: [] for w in self.counts}
         self.tables = [self._stacked(members, shape, targets) for shape, members in self._shapes().items()]
+        self.tabled = {w: len(found) for w, found in targets.items()}  # messages of tables, which come first
         self.noisy = [n for w in self.counts if (n := self._noisy(w, targets)) is not None]
         self.targets = {w: np.array(found, np.int64) for w, found in targets.items()}
         self.sums = {w: Sums(found, self.counts[w]) for w, found in self.targets.items()}
@@ -137,21 +174,38 @@ class Propagation:
         if not nodes:
             return None
         leak = np.zeros((len(nodes), width - 1), np.float32)
-        found: dict[int, list[tuple[int, int, np.ndarray]]] = {}  # by the parent's width: child, parent, factors
-        for at, (i, m) in enumerate(nodes):
-            log_leak, log_factors = m.log_cdfs
+        parents: dict[int, list[list[int]]] = {}  # by their width, for each node: which of its parents
+        for at, (_, m) in enumerate(nodes):
+            log_leak = m.log_cdfs[0]
             leak[at, : m.card - 1] = np.maximum(log_leak[:-1], NEVER)
-            for parent, f in zip(self.net.parents[i], log_factors, strict=True):
-                full = np.ones((power_of_two(len(f)), width - 1), np.float32)
-                full[: len(f), : m.card - 1] = np.exp(f[:, :-1])
-                found.setdefault(len(full), []).append((at, int(self.place[parent]), full))
+            for j, k in enumerate(m.parent_cards):
+                parents.setdefault(power_of_two(k), [[] for _ in nodes])[at].append(j)
         arcs = []
-        for w, each in sorted(found.items()):
-            child, parents, factors = zip(*each, strict=True)
-            arcs.append(Arcs(w, _numbered(targets[w], list(parents)), np.array(child, int), np.stack(factors)))
+        for w, each in sorted(parents.items()):
+            degree = np.array([len(js) for js in each])
+            padded = padded_degrees(degree)
+            for d in np.unique(padded[degree > 0]).tolist():
+                child = np.flatnonzero((padded == d) & (degree > 0))
+                arcs.append(self._arcs([nodes[at] for at in child], [each[at] for at in child], child, (d, w, width - 1), targets))
         first = _numbered(targets[width], self.place[[i for i, _ in nodes]].tolist())
         children = np.concatenate([np.zeros(0, int), *(a.child for a in arcs)])
         return Noisy(width, leak, arcs, first, Sums(children, len(nodes)))
+
+    def _arcs(
+        self,
+        nodes: list[tuple[int, NoisyMax]],
+        parents: list[list[int]],
+        child: Ints,
+        shape: tuple[int, int, int],
+        targets: dict[int, list[int]],
+    ) -> Arcs:
+        factors = np.ones((len(nodes), *shape), np.float32)
+        to = np.full((len(nodes), shape[0]), -1)
+        for at, ((i, m), members) in enumerate(zip(nodes, parents, strict=True)):
+            for n, j in enumerate(members):
+                factors[at, n, : m.parent_cards[j], : m.card - 1] = np.exp(m.log_cdfs[1][j][:, :-1])
+                to[at, n] = self.place[self.net.parents[i][j]]
+        return Arcs(shape[1], _numbered(targets[shape[1]], to.ravel().tolist()), child, factors)
 
     def logits(self, known: jax.Array, values: Parts, accelerated: bool) -> jax.Array:
         """Beliefs against each node's first state, ``[n, slots]``, from what is known ``[n, nodes]`` and its likelihoods."""
@@ -161,40 +215,40 @@ class Propagation:
     def _logits(self, known: jax.Array, values: Parts) -> jax.Array:
         n = known.shape[0]
         evidence = self._evidence(known, values)
-        start = {w: jnp.zeros((len(found), w, n)) for w, found in self.targets.items()}
+        start = {w: jnp.zeros((len(found), w - 1, n)) for w, found in self.targets.items()}
         messages = lax.fori_loop(0, self.rounds, lambda _, old: self._round(evidence, old), start)
         beliefs = lax.optimization_barrier({w: e + self.sums[w](messages[w]) for w, e in evidence.items()})
         out, at = [], dict.fromkeys(self.counts, 0)
         for k, count in self.ragged.groups:
             w = power_of_two(k)
-            rows = beliefs[w][at[w] : at[w] + count]
-            out.append((rows[:, 1:k] - rows[:, :1]).reshape(count * (k - 1), n))
+            out.append(beliefs[w][at[w] : at[w] + count, : k - 1].reshape(count * (k - 1), n))
             at[w] += count
         return jnp.clip(jnp.concatenate(out), -MOST, MOST).T
 
     def _evidence(self, known: jax.Array, values: Parts) -> Widths:
-        """Log likelihoods of the nodes, ``[nodes, width, n]``; states that a node lacks are impossible."""
+        """Log likelihoods of the nodes, ``[nodes, width - 1, n]``; states that a node lacks are impossible."""
         rows: dict[int, Parts] = {w: [] for w in self.counts}
         for flag, value in zip(self.ragged.nodes(known), values, strict=True):
-            log = jnp.where(flag[..., None], jnp.log(jnp.maximum(value, TINY)), 0)
-            w = power_of_two(log.shape[-1])
-            rows[w].append(jnp.pad(log, ((0, 0), (0, 0), (0, w - log.shape[-1])), constant_values=2 * NEVER))
+            log = jnp.log(jnp.maximum(value, TINY))
+            log = jnp.where(flag[..., None], log[..., 1:] - log[..., :1], 0)
+            w = power_of_two(value.shape[-1])
+            rows[w].append(jnp.pad(log, ((0, 0), (0, 0), (0, w - value.shape[-1])), constant_values=2 * NEVER))
         return {w: jnp.moveaxis(lax.optimization_barrier(jnp.concatenate(parts, axis=1)), 0, -1) for w, parts in rows.items()}
 
     def _round(self, evidence: Widths, old: Widths) -> Widths:
         heard = {}
         for w, messages in old.items():
-            beliefs = evidence[w] + self.sums[w](messages)
-            others = take_rows(beliefs, jnp.asarray(self.targets[w])) - messages
-            heard[w] = lax.optimization_barrier(jax.nn.softmax(others, axis=1))  # [messages, width, n]
+            beliefs = lax.optimization_barrier(evidence[w] + self.sums[w](messages))
+            heard[w] = lax.optimization_barrier(take_rows(beliefs, jnp.asarray(np.maximum(self.targets[w], 0))) - messages)
         new: dict[int, Parts] = {w: [] for w in old}
+        sure = {w: lax.optimization_barrier(_probabilities(h[: self.tabled[w]])) for w, h in heard.items()}
         for first, table in self.tables:
-            for w, message in zip(table.shape[1:], _table_messages(first, table, heard), strict=True):
+            for w, message in zip(table.shape[1:], _table_messages(first, table, sure), strict=True):
                 new[w].append(message)
         for noisy in self.noisy:
             for w, message in _noisy_messages(noisy, heard):
                 new[w].append(message)
-        return lax.optimization_barrier({w: jnp.log(jnp.maximum(jnp.concatenate(parts), TINY)) for w, parts in new.items()})
+        return lax.optimization_barrier({w: jnp.concatenate(parts) for w, parts in new.items()})
 
 
 def _numbered(targets: list[int], more: list[int]) -> int:
@@ -203,8 +257,25 @@ def _numbered(targets: list[int], more: list[int]) -> int:
     return len(targets) - len(more)
 
 
+def _probabilities(logits: jax.Array) -> jax.Array:
+    """``[..., width, n]`` from ``[..., width - 1, n]``."""
+    if logits.shape[-2] == 1:
+        return jnp.concatenate([jax.nn.sigmoid(-logits), jax.nn.sigmoid(logits)], axis=-2)
+    return jax.nn.softmax(jnp.pad(logits, [(0, 0)] * (logits.ndim - 2) + [(1, 0), (0, 0)]), axis=-2)
+
+
+def _log_ratios(message: jax.Array) -> jax.Array:
+    """The inverse, ``[messages, width - 1, n]``, for numbers that need not add up to 1."""
+    largest = jnp.maximum(message.max(axis=1, keepdims=True), LEAST)
+    if message.shape[1] == 2:  # one logarithm
+        first, second = (jnp.maximum(message[:, k : k + 1], TINY * largest) for k in range(2))
+        return jnp.log(second / first)
+    log = jnp.log(jnp.maximum(message / largest, TINY))
+    return log[:, 1:] - log[:, :1]
+
+
 def _table_messages(first: list[int], table: np.ndarray, heard: Widths) -> list[jax.Array]:
-    """``[tables, K, n]`` for each axis, largest 1."""
+    """``[tables, K - 1, n]`` for each axis, from probabilities ``[messages, K, n]``."""
     shape = table.shape[1:]
     given = [heard[w][at : at + len(table)] for at, w in zip(first, shape, strict=True)]
     n = given[0].shape[-1]
@@ -218,38 +289,47 @@ def _table_messages(first: list[int], table: np.ndarray, heard: Widths) -> list[
                 message = (wide * given[other].reshape(len(table), 1, sizes[other], 1, n)).sum(axis=2)
                 sizes[other] = 1
         message = jnp.broadcast_to(message.reshape(len(table), shape[axis], -1), (len(table), shape[axis], n))
-        out.append(message / jnp.maximum(message.max(axis=1, keepdims=True), TINY))
+        out.append(_log_ratios(message))
     return out
 
 
 def _noisy_messages(noisy: Noisy, heard: Widths) -> Iterator[tuple[int, jax.Array]]:
     """To all parents, and to the nodes themselves, each with its width."""
-    own = heard[noisy.width][noisy.first : noisy.first + len(noisy.leak)]  # [nodes, width, n]
-    expected = [jnp.zeros((0, noisy.width - 1, own.shape[-1]))]
+    own = _probabilities(heard[noisy.width][noisy.first : noisy.first + len(noisy.leak)])  # [nodes, width, n]
+    n = own.shape[-1]
+    logs, partial = [], [jnp.zeros((0, noisy.width - 1, n))]
     for arcs in noisy.arcs:
-        parents = heard[arcs.parents][arcs.first : arcs.first + len(arcs.child)]
-        expected.append(_sum_products(parents, jnp.asarray(arcs.factors)))  # [arcs, width - 1, n]
-    log = lax.optimization_barrier(jnp.log(jnp.maximum(jnp.concatenate(expected), TINY)))
-    log_cdf = noisy.sums(log) + jnp.asarray(noisy.leak)[..., None]
-    at = 0
-    for arcs in noisy.arcs:
+        children, each, parent_states, steps = arcs.factors.shape
+        parents = heard[arcs.parents][arcs.first : arcs.first + children * each].reshape(children, each, parent_states - 1, n)
+        logs.append(lax.optimization_barrier(jnp.log(jnp.maximum(_expected(parents, arcs.factors), TINY))))  # [children, each, steps, n]
+        partial.append(_sum(logs[-1]))
+    log_cdf = noisy.sums(jnp.concatenate(partial)) + jnp.asarray(noisy.leak)[..., None]
+    last, falls, log_cdf = lax.optimization_barrier((own[:, -1:], own[:, :-1] - own[:, 1:], log_cdf))
+    for arcs, log in zip(noisy.arcs, logs, strict=True):
         # sum over k of lambda(k) P(X = k) = lambda(last) + sum over k < last of P(X <= k) (lambda(k) - lambda(k + 1))
-        mine, child = log[at : at + len(arcs.child)], jnp.asarray(arcs.child)
-        below = take_rows(own, child)
-        falls = (below[:, :-1] - below[:, 1:]) * jnp.exp(take_rows(log_cdf, child) - mine)
-        up = below[:, -1:] + _sum_products(falls, jnp.asarray(arcs.factors.swapaxes(1, 2)))
-        up = jnp.maximum(up, 0)
-        yield arcs.parents, up / jnp.maximum(up.max(axis=1, keepdims=True), TINY)
-        at += len(arcs.child)
-    pmf = jnp.diff(jnp.pad(jnp.exp(log_cdf), ((0, 0), (1, 1), (0, 0)), constant_values=((0, 0), (0, 1), (0, 0))), axis=1)
-    yield noisy.width, pmf / jnp.maximum(pmf.max(axis=1, keepdims=True), TINY)
+        cdf, fall, least = (take_rows(a, jnp.asarray(arcs.child))[:, None] for a in (log_cdf, falls, last))
+        others = jnp.exp(jnp.maximum(cdf - log, NEGLIGIBLE))
+        up = least + _sum_products(fall * others, jnp.asarray(arcs.factors.swapaxes(2, 3)))
+        yield arcs.parents, _log_ratios(jnp.maximum(up, 0).reshape(-1, *up.shape[2:]))
+    lower, upper = (jnp.pad(log_cdf, ((0, 0), side, (0, 0)), constant_values=v) for side, v in (((1, 0), 4 * NEVER), ((0, 1), 0)))
+    pmf = -jnp.expm1(jnp.minimum(lower - upper, 0)) * jnp.exp(upper)
+    yield noisy.width, _log_ratios(pmf)
+
+
+def _expected(logits: jax.Array, factors: np.ndarray) -> jax.Array:
+    """E[F], ``[..., K, n]``, with F ``[..., J, K]`` and the parents' logits ``[..., J - 1, n]``."""
+    if logits.shape[-2] > 1:
+        return _sum_products(_probabilities(logits), jnp.asarray(factors))
+    odds = jnp.exp(jnp.minimum(logits, -2 * NEVER))  # F = 1 for the first state
+    return (1 + odds * jnp.asarray(factors)[..., 1, :, None]) / (1 + odds)
 
 
 def _sum_products(a: jax.Array, b: jax.Array) -> jax.Array:
-    """sum over j of a[:, j] b[:, j], ``[arcs, K, n]`` from ``[arcs, J, n]`` and ``[arcs, J, K]``, term by term where these are few."""
-    if a.shape[1] > UNROLLED:
-        return (a[:, :, None] * b[..., None]).sum(axis=1)
-    return sum((a[:, j, None] * b[:, j, :, None] for j in range(1, a.shape[1])), start=a[:, 0, None] * b[:, 0, :, None])
+    """sum over j of a[j] b[j], ``[..., K, n]`` from ``[..., J, n]`` and ``[..., J, K]``, term by term where these are few."""
+    if a.shape[-2] > UNROLLED:
+        return (a[..., None, :] * b[..., None]).sum(axis=-3)
+    terms = (a[..., j, None, :] * b[..., j, :, None] for j in range(a.shape[-2]))
+    return functools.reduce(operator.add, terms)
 
 
 def by_blocks(function: Any, rows: Any, most: float) -> Any:

@@ -14,6 +14,8 @@ where i has a virtual finding.
 
 from __future__ import annotations
 
+from functools import partial
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -21,7 +23,7 @@ import numpy as np
 from jax import lax
 
 from unimarg.network import Network
-from unimarg.trunk import Linear
+from unimarg.trunk import Linear, half_dot
 
 BLOCK, BLOCK_ACCELERATED = 16, 128  # nodes whose hidden layers are computed together
 ROWS, SHARE = 32, 8  # of a batch, one row in SHARE trains the student, but at least ROWS
@@ -54,6 +56,7 @@ class Student(eqx.Module):
         block = min(nodes, BLOCK_ACCELERATED if half else BLOCK)
         chosen = (states[..., None] == jnp.arange(card, dtype=states.dtype)) & drawn[..., None]
         earlier = jnp.tri(block, k=-1)
+        sums = partial(half_dot if half else partial(jnp.dot, precision=lax.Precision.HIGHEST), earlier)  # over the nodes before each
 
         def blocks(a: jax.Array) -> jax.Array:
             padded = jnp.pad(a, [(0, -nodes % block)] + [(0, 0)] * (a.ndim - 1))
@@ -63,7 +66,7 @@ class Student(eqx.Module):
         def step(before: jax.Array, now: tuple[jax.Array, ...]) -> tuple[jax.Array, jax.Array]:
             chosen, rows, out, bias = now
             added = jnp.einsum("bsk,bku->bsu", chosen.astype(jnp.float32), rows)
-            hidden = jax.nn.relu(before + jnp.tensordot(earlier, added, 1))
+            hidden = jax.nn.relu(before + sums(added.reshape(block, -1)).reshape(added.shape))
             return before + added.sum(axis=0), jnp.einsum("bku,bsu->bks", out, hidden) + bias[..., None]
 
         start = self.evidence(features, half)

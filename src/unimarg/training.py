@@ -268,8 +268,7 @@ def loss(trunk: Trunk, plan: Plan, given: Given, batch: Batch) -> tuple[jax.Arra
     ragged, recipe = plan.ragged, plan.recipe
     key = None
     if recipe.architecture.dropout:
-        data = jnp.stack(threefry(stream(given.key, DROPOUT), batch.samples[0], jnp.uint32(0)))
-        key = jax.random.wrap_key_data(data, impl="threefry2x32")
+        key = jnp.stack(threefry(stream(given.key, DROPOUT), batch.samples[0], jnp.uint32(0)))
     features = trunk.features(batch.inputs, plan.half, key)
     logits = trunk.logits(features, given.prior_logits if batch.beliefs is None else batch.beliefs, plan.half)
     counted = jnp.ones_like(batch.certain) if recipe.observed_loss else ~batch.certain

@@ -18,6 +18,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from unimarg.counter import Key, threefry
 from unimarg.errors import UsageError, whole_number
 
 HEADS = ("marginal", "message")
@@ -63,11 +64,29 @@ class Linear(eqx.Module):
 
     def __call__(self, x: jax.Array, half: bool) -> jax.Array:
         """float32 throughout, or bfloat16 products summed in float32."""
-        if half:
-            product = jnp.dot(x.astype(jnp.bfloat16), self.weight.astype(jnp.bfloat16), preferred_element_type=jnp.float32)
-        else:
-            product = jnp.dot(x, self.weight, precision=jax.lax.Precision.HIGHEST)
+        product = half_dot(x, self.weight) if half else jnp.dot(x, self.weight, precision=jax.lax.Precision.HIGHEST)
         return product + self.bias
+
+
+@jax.custom_vjp
+def half_dot(x: jax.Array, weight: jax.Array) -> jax.Array:
+    """x @ weight by bfloat16 products; so are those of its gradient, which otherwise would be of float32."""
+    return jnp.dot(x.astype(jnp.bfloat16), weight.astype(jnp.bfloat16), preferred_element_type=jnp.float32)
+
+
+def _half_dot_forward(x: jax.Array, weight: jax.Array) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
+    x, weight = x.astype(jnp.bfloat16), weight.astype(jnp.bfloat16)
+    return half_dot(x, weight), (x, weight)
+
+
+def _half_dot_backward(saved: tuple[jax.Array, jax.Array], gradient: jax.Array) -> tuple[jax.Array, jax.Array]:
+    x, weight = saved
+    gradient = gradient.astype(jnp.bfloat16)
+    to_x = jnp.dot(gradient, weight.T, preferred_element_type=jnp.float32)
+    return to_x, jnp.dot(x.T, gradient, preferred_element_type=jnp.float32)
+
+
+half_dot.defvjp(_half_dot_forward, _half_dot_backward)
 
 
 class Norm(eqx.Module):
@@ -112,7 +131,7 @@ class Trunk(eqx.Module):
         scale = 0.0 if architecture.from_prior else 1.0
         return cls(layers, norms, Linear.make(rng, hidden[-1], len(architecture.heads) * slots, scale), architecture)
 
-    def features(self, x: jax.Array, half: bool = False, key: jax.Array | None = None) -> jax.Array:
+    def features(self, x: jax.Array, half: bool = False, key: Key | None = None) -> jax.Array:
         """The last hidden layer, ``[samples, width]``; ``key`` switches dropout on."""
         if not self.architecture.residual:
             for i, layer in enumerate(self.layers):
@@ -125,14 +144,16 @@ class Trunk(eqx.Module):
             h = h + self.layers[2 * i + 2](self._dropout(inner, key, i), half)
         return self.norms[-1](h)
 
-    def _dropout(self, x: jax.Array, key: jax.Array | None, layer: int) -> jax.Array:
+    def _dropout(self, x: jax.Array, key: Key | None, layer: int) -> jax.Array:
         rate = self.architecture.dropout
         if key is None or rate == 0:
             return x
-        keep = jax.random.bernoulli(jax.random.fold_in(key, layer), 1 - rate, x.shape)
-        return jnp.where(keep, x / (1 - rate), 0)
+        rows, units = (jnp.arange(k, dtype=jnp.uint32) for k in (x.shape[0], -(-x.shape[1] // 4)))
+        drawn = threefry(key, rows[:, None], units + np.uint32(layer * MAX_WIDTH))  # 64 bits, for four units
+        bits = jnp.concatenate([half for word in drawn for half in (word & 0xFFFF, word >> 16)], axis=1)[:, : x.shape[1]]
+        return jnp.where(bits >= round(rate * 65536), x / (1 - rate), 0)
 
-    def __call__(self, x: jax.Array, start: jax.Array, half: bool = False, key: jax.Array | None = None) -> dict[str, jax.Array]:
+    def __call__(self, x: jax.Array, start: jax.Array, half: bool = False, key: Key | None = None) -> dict[str, jax.Array]:
         """Logits ``[samples, slots]`` of each head."""
         return self.logits(self.features(x, half, key), start, half)
 
