@@ -40,7 +40,8 @@ from unimarg.trunk import Trunk
 
 Bools: TypeAlias = NDArray[np.bool_]
 
-BLOCK, BLOCK_ACCELERATED = 64, 4096  # samples walked through the nodes together
+BLOCK = 64  # samples walked through the nodes together on a CPU, where their pre-activations fit into a cache
+BLOCK_BYTES = 1 << 30  # of pre-activations on another device, which wants as many samples as there are
 LANES = 128  # partial sums of a dot product: XLA vectorises these on a CPU, and not the product itself
 FEW_STATES = 4  # up to here rows are chosen by comparison, beyond by a product
 
@@ -98,12 +99,14 @@ def sequential_draw(
     The number drawn for (sample, node) depends on the key and these two alone, whatever ``block`` is.
     """
     assert layout.width == 1
+    layer = _padded(layer)
+    units = layer.start.shape[0]
     if block is None:
-        block = BLOCK if jax.default_backend() == "cpu" else BLOCK_ACCELERATED
+        fits = 1 << (BLOCK_BYTES // (4 * units)).bit_length() - 1
+        block = BLOCK if jax.default_backend() == "cpu" else max(fits, BLOCK)
     block = min(block, n)
     assert n % block == 0
-    layer = _padded(layer)
-    start = jnp.broadcast_to(layer.start, (block, layer.start.shape[0]))
+    start = jnp.broadcast_to(layer.start, (block, units))
     # a node's own program: of its kind, drawn or observed
     branches = [partial(_draw, layout, arrays, k) for k in range(len(layout.kinds))]
     branches += [partial(_observe, layout, arrays, k) for k in range(len(layout.kinds))]
