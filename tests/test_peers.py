@@ -88,8 +88,10 @@ def test_every_way_to_fail_is_shown_and_the_run_goes_on(peers, tmp_path):
     assert said["fake crashes", "first_seconds"] == "ended by SIGABRT; last words"
     assert "off by" in next(r["message"] for r in answers if r["engine"] == "fake wrong")
 
-    contest.rates(case)
     (tmp_path / "about.json").write_text(ABOUT)
+    report.write_report(tmp_path)  # as it stands after the first network's answers
+    assert "rows a second" not in (tmp_path / "report.md").read_text()
+    contest.rates(case)
     report.write_report(tmp_path)
     text = (tmp_path / "report.md").read_text()
     for part in (
@@ -97,6 +99,7 @@ def test_every_way_to_fail_is_shown_and_the_run_goes_on(peers, tmp_path):
         "fake hangs | asia | time-out",
         "fake wrong | asia | wrong",
         "last words",
+        "rows a second",
         "2 of 2",
         "0 of 2",
     ):

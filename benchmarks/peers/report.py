@@ -156,6 +156,18 @@ def _head(about: dict[str, Any], rows: Sequence[dict[str, Any]]) -> list[str]:
     ]
 
 
+RATES = (
+    (
+        "rows_per_second",
+        1.0,
+        "Many rows, each with evidence of its own: rows a second, all marginals",
+        "Where a library answers row by row it gets a process for each core.\n\n![rows a second](rows.png)\n\n",
+    ),
+    ("node_samples_per_second", 1e-6, "Forward samples: millions of node-samples a second", ""),
+    ("load_seconds", 1e3, "Loading a BIF file: milliseconds", ""),
+)
+
+
 def _sections(out: Path, rows: list[dict[str, Any]], answers: pd.DataFrame, facts: pd.DataFrame) -> Iterator[str]:
     yield "## Error against time\n\n![error against time](curves.png)\n"
     for network, family in dict.fromkeys((r["network"], r["family"]) for r in rows):
@@ -163,14 +175,10 @@ def _sections(out: Path, rows: list[dict[str, Any]], answers: pd.DataFrame, fact
         yield markdown_table(error_table([r for r in rows if (r["network"], r["family"]) == (network, family)]))
     yield "## References\n"
     yield "\n".join(f"- {text}" for text in reference_remarks(rows)) + "\n"
-    yield "## Many rows, each with evidence of its own: rows a second, all marginals\n"
-    yield "Where a library answers row by row it gets a process for each core.\n\n![rows a second](rows.png)\n"
-    yield markdown_table(by_network(facts, "rows_per_second"))
-    yield "## Forward samples: millions of node-samples a second\n"
-    yield markdown_table(by_network(facts, "node_samples_per_second", 1e-6))
-    if (facts["fact"] == "load_seconds").any():
-        yield "## Loading a BIF file: milliseconds\n"
-        yield markdown_table(by_network(facts, "load_seconds", 1e3))
+    for fact, scale, title, text in RATES:
+        if (facts["fact"] == fact).any():  # a report is written before the first rates are measured, too
+            yield f"## {title}\n"
+            yield text + markdown_table(by_network(facts, fact, scale))
     yield "## Apart from answers\n\nRanges are over networks; the first answer includes compiling; nbn's AmortizedIS trains while built;"
     yield "memory is the peak of a process.\n"
     wanted = [("import_seconds", "import, s", 1), ("build_seconds", "build, s", 1), ("first_seconds", "first answer, s", 1)]
