@@ -3,6 +3,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import unimarg as um
 from unimarg.counter import key_from_seed, threefry, words
 from unimarg.errors import UsageError
 
@@ -39,3 +40,22 @@ def test_words_depend_on_key_sample_and_node():
 def test_bad_seed(seed):
     with pytest.raises(UsageError, match="seed"):
         key_from_seed(seed)
+
+
+def test_64_bits_are_an_error_with_a_way_out(tmp_path):
+    net = um.example("asia")
+    um.train(net, "small", "1 steps", hidden=(8,), batch=8, checkpoint=tmp_path / "asia.um")
+    jax.config.update("jax_enable_x64", True)
+    try:
+        asked = [
+            lambda: um.sample(net, 4),
+            lambda: um.infer(net, {"dysp": "yes"}, method="prior"),
+            lambda: um.train(net, budget="1 steps"),
+            lambda: um.load_model(tmp_path / "asia.um"),
+        ]
+        for ask in asked:
+            with pytest.raises(UsageError, match="jax_enable_x64"):
+                ask()
+        assert um.exact(net, {"dysp": "yes"}).status == "ok"
+    finally:
+        jax.config.update("jax_enable_x64", False)

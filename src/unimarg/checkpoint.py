@@ -22,6 +22,7 @@ from safetensors.numpy import load as load_tensors
 from safetensors.numpy import save as save_tensors
 
 from unimarg import masking
+from unimarg.counter import check_32_bits
 from unimarg.encoding import inputs
 from unimarg.errors import FormatError, UnimargError
 from unimarg.formats.files import read_bytes, write_bytes
@@ -64,6 +65,7 @@ def save_model(model: Marginalizer, path: str | PathLike[str], state: State | No
 
 def load_model(path: str | PathLike[str]) -> Marginalizer:
     """Read a model that ``Marginalizer.save`` or ``train`` wrote."""
+    check_32_bits()
     return _load(path)[0]
 
 

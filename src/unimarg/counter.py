@@ -13,12 +13,21 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from unimarg.errors import whole_number
+from unimarg.errors import UsageError, whole_number
 
 Key: TypeAlias = jax.Array  # uint32 [2]
 
 _ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
 _PARITY = np.uint32(0x1BD11BDA)
+
+
+def check_32_bits() -> None:
+    """The programs here count on JAX's usual types."""
+    if jax.config.jax_enable_x64:
+        raise UsageError(
+            "JAX's 64-bit mode is on, and unimarg computes with 32 bits; switch it off with"
+            " jax.config.update('jax_enable_x64', False), or without JAX_ENABLE_X64 in the environment"
+        )
 
 
 def key_from_seed(seed: int) -> Key:
@@ -27,6 +36,7 @@ def key_from_seed(seed: int) -> Key:
     >>> key_from_seed(7).tolist()
     [0, 7]
     """
+    check_32_bits()
     seed = whole_number(seed, "a seed", 0, 2**64 - 1)
     return jnp.array([seed >> 32, seed & 0xFFFFFFFF], dtype=jnp.uint32)
 
