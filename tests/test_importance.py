@@ -23,7 +23,7 @@ from unimarg.proposals.lookahead import lookahead
 from unimarg.proposals.message import message
 from unimarg.proposals.prior import prior
 from unimarg.proposals.sequential import sequential
-from unimarg.walk import _walk, _weighted_sums, walk
+from unimarg.walk import SUMS, _walk, _weighted_sums, walk
 
 ALARM = um.example("alarm")
 MODEL = random_model(ASIA, heads=("marginal", "message"))
@@ -114,18 +114,25 @@ def test_where_a_run_stops_does_not_depend_on_the_chunks(target):
 
 
 def test_an_answer_without_sampling_has_the_errors_of_the_definition():
-    """Weights and states by hand: mean sum w f / sum w, error sqrt(sum w^2 (f - mean)^2) / sum w."""
+    """Weights and states by hand: mean sum w f / sum w, error sqrt(sum w^2 (f - mean)^2) / sum w; then less the fitted share of f - q."""
     query = Query.make(ASIA, parse_evidence(ASIA, ILL), tuple(range(len(ASIA))))
     given = prior(frame_of(ASIA), query).finish()
-    states, log_w = walk(frame_of(ASIA).shape, given, key_from_seed(0), first_sample(0), 1 << 13)
-    w, f = np.exp(np.asarray(log_w, np.float64)), np.asarray(states)[ASIA.index["lung"]] == 0
+    states, log_w, rows = walk(frame_of(ASIA).shape, given, key_from_seed(0), first_sample(0), 1 << 13)
+    lung, smoke = (np.asarray(states)[ASIA.index[name]] for name in ("lung", "smoke"))
+    w, f, n = np.exp(np.asarray(log_w, np.float64)), lung == 0, 1 << 13
+    q = ASIA.mechanisms[ASIA.index["lung"]].expand()[smoke, 0]
+    np.testing.assert_allclose(np.asarray(given.prob)[np.asarray(rows)[ASIA.index["lung"]]], q, rtol=1e-6)
     estimator = Estimator(frame_of(ASIA), query, given)
     estimator.run(Limits(1 << 13))
     found = estimator.posterior("prior", Limits(), 0.0)
     mean = w @ f / w.sum()
     first = ASIA.variables[ASIA.index["lung"]].states[0]
-    assert found["lung"][first] == pytest.approx(mean, rel=1e-5)
-    assert found.error("lung")[first] == pytest.approx(np.sqrt((w**2) @ (f - mean) ** 2) / w.sum(), rel=1e-4)
+    part, control = n * w / w.sum() * (f - mean), f - q
+    share = part @ control / (control @ control)
+    assert abs(share) > 0.1
+    assert found["lung"][first] == pytest.approx(mean - share * control.mean(), rel=1e-5)
+    assert found.error("lung")[first] == pytest.approx(np.sqrt(((part - share * control) ** 2).sum()) / n, rel=1e-4)
+    assert found.error("lung")[first] < np.sqrt((w**2) @ (f - mean) ** 2) / w.sum()
     assert found.ess == pytest.approx(w.sum() ** 2 / (w**2).sum(), rel=1e-5)
     assert found.log_evidence == pytest.approx(np.log(w.mean()), abs=1e-5)
 
@@ -181,7 +188,7 @@ def test_the_tail_that_is_kept_is_that_of_all_weights():
     total = Weighted(1, 2)
     for part in np.split(log_w, 10):
         total.add(
-            float(part.max()), np.exp(part - part.max()).sum(), np.exp(2 * (part - part.max())).sum(), np.zeros((1, 2, 4)), part, 5000
+            float(part.max()), np.exp(part - part.max()).sum(), np.exp(2 * (part - part.max())).sum(), np.zeros((1, 2, SUMS)), part, 5000
         )
     assert len(total.largest) == tail_size(50_000) + 1
     np.testing.assert_array_equal(np.sort(total.largest), np.sort(log_w)[-len(total.largest) :])

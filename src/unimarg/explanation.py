@@ -174,7 +174,7 @@ def _by_ascent(asked: Asked, fixed: Mapping[int, int], log_l: Floats) -> Ints:
     net = asked.net
     estimator = asked.best()[1]
     n = chunk_size(estimator.frame)
-    drawn, log_w = estimator.draw(key_from_seed(asked.options.seed), first_sample(0), n)
+    drawn, log_w, _ = estimator.draw(key_from_seed(asked.options.seed), first_sample(0), n)
     possible = np.flatnonzero(np.asarray(log_w) > -np.inf)[:SCORED]
     states = np.unique(np.asarray(drawn)[:, possible].T.astype(np.int64), axis=0)
     if not len(states):

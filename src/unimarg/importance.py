@@ -3,7 +3,8 @@
     P(x_i = k | e) ~ sum_s w_s f_s / sum_s w_s,    w = P(x) l(x) / Q(x),    P(e) ~ mean of w
 
 f is the indicator of x_i = k, or P(x_i = k | pa_i) where no finding lies below node i (Rao-Blackwell). The standard error is
-sqrt(sum w^2 (f - mu)^2) / sum w, and never below what an event that no sample showed may still have. Samples come in chunks, several
+sqrt(sum w^2 (f - mu)^2) / sum w, less where the proposal's own q_i serves as a control variate, and never below what an event that no
+sample showed may still have. Samples come in chunks, several
 at a time; their sums are kept in float64, weights scaled by the largest so far. Whether to go on is asked at FIRST_CHECK samples, and then
 at as many as the target error should take by what is known, twice those so far at most: seldom, so that stopping early does
 not spoil the errors, and whatever the chunks.
@@ -39,6 +40,8 @@ MAX_SAMPLES = 1 << 40
 DEFAULT_SAMPLES = 1 << 20
 ENOUGH, HOPELESS = 400.0, 10.0  # effective samples: ok from, failed below
 RELIABLE, DECISIVE = 0.7, 0.3  # k-hat above which a tail is heavy; share of sum w^2 from which it matters
+EVENTS = 100  # sum of D^2 from which a factor is fitted freely
+TINY = 1e-300
 ROUNDING = 1e-6  # of probabilities in float32, summed, relative to them
 
 
@@ -51,7 +54,8 @@ class Limits:
     target_error: float | None = None  # the largest standard error over the targets
 
 
-Draw = Callable[[Key, jax.Array, int], tuple[jax.Array, jax.Array]]  # (key, first sample, n) -> states, log weights
+Drawn = tuple[jax.Array, jax.Array, jax.Array | None]  # states, log weights, and the rows of tables they are from if known, see walk
+Draw = Callable[[Key, jax.Array, int], Drawn]  # (key, first sample, n)
 
 
 @dataclass
@@ -65,24 +69,27 @@ class Weighted:
     w: float = 0.0
     w2: float = 0.0
     sums: Floats = field(init=False)  # [nodes, card, (w g, w^2 g, w^2 g^2)], g = f - centre
+    control: Floats = field(init=False)  # [nodes, card, (D, D^2, w D, w g D)]
     centre: Floats = field(init=False)  # [nodes, card]
     largest: Floats = field(default_factory=lambda: np.zeros(0))
 
     def __post_init__(self) -> None:
-        self.sums, self.centre = np.zeros((self.nodes, self.card, 3)), np.zeros((self.nodes, self.card))
+        self.sums, self.control = (np.zeros((self.nodes, self.card, k)) for k in (3, 4))
+        self.centre = np.zeros((self.nodes, self.card))
 
     def add(self, top: float, w: float, w2: float, sums: np.ndarray, log_w: np.ndarray, count: int) -> None:
         """``sums`` are those of ``weighted_sums``, about a centre of their own."""
         if self.samples == 0:
             self.centre = sums[..., 3].astype(np.float64)
         self.samples += count
-        if top > -math.inf:
-            scale = max(self.top, top)
-            old, new = math.exp(self.top - scale), math.exp(top - scale)
-            self.w, self.w2 = self.w * old + w * new, self.w2 * old**2 + w2 * new**2
-            powers = np.array([1, 2, 2])
-            self.sums = self.sums * old**powers + _moved(sums.astype(np.float64), self.centre, w, w2) * new**powers
-            self.top = scale
+        scale = max(self.top, top)
+        old, new = (math.exp(t - scale) if t > -math.inf else 0.0 for t in (self.top, top))
+        self.w, self.w2 = self.w * old + w * new, self.w2 * old**2 + w2 * new**2
+        powers, weights = np.array([1, 2, 2]), np.array([0, 0, 1, 1])  # of w
+        moved, control = _moved(sums.astype(np.float64), self.centre, w, w2)
+        self.sums = self.sums * old**powers + moved * new**powers
+        self.control = self.control * old**weights + control * new**weights
+        self.top = scale
         keep = tail_size(self.samples) + 1
         together = np.concatenate([self.largest, log_w])
         self.largest = np.partition(together, len(together) - keep)[-keep:] if len(together) > keep else together
@@ -113,21 +120,27 @@ class Weighted:
         return self.k_hat >= RELIABLE and tail > DECISIVE * self.w2
 
 
-def _moved(sums: Floats, centre: Floats, w: float, w2: float) -> Floats:
-    """Sums of w g, w^2 g, w^2 g^2 about another centre than their own."""
-    by = sums[..., 3] - centre
-    return np.stack([sums[..., 0] + by * w, sums[..., 1] + by * w2, sums[..., 2] + by * (2 * sums[..., 1] + by * w2)], axis=-1)
+def _moved(sums: Floats, centre: Floats, w: float, w2: float) -> tuple[Floats, Floats]:
+    """Sums of w g, w^2 g, w^2 g^2, and of D, D^2, w D, w g D, about another centre than their own."""
+    wg, w2g, w2g2, own, d, d2, wd, wgd = np.moveaxis(sums, -1, 0)
+    by = own - centre
+    return np.stack([wg + by * w, w2g + by * w2, w2g2 + by * (2 * w2g + by * w2)], axis=-1), np.stack([d, d2, wd, wgd + by * wd], axis=-1)
 
 
-def sampler(frame: Frame, given: Conditionals) -> Draw:
-    """Draws by a walk through the nodes."""
-    return lambda key, first, n: walk(frame.shape, given, key, first, n)
+def sampler(frame: Frame, given: Conditionals, control: bool = True) -> Draw:
+    """Draws by a walk through the nodes, with or without what control variates need."""
+
+    def draw(key: Key, first: jax.Array, n: int) -> Drawn:
+        states, log_w, rows = walk(frame.shape, given, key, first, n)
+        return states, log_w, rows if control else None
+
+    return draw
 
 
 def chunk_size(frame: Frame) -> int:
     if jax.default_backend() == "cpu":
         return CHUNK
-    a_sample = frame.shape.nodes * np.dtype(frame.shape.dtype).itemsize + int(frame.large.sum()) * 4 * (frame.noisy_card - 1)
+    a_sample = frame.shape.nodes * (np.dtype(frame.shape.dtype).itemsize + 4) + int(frame.large.sum()) * 4 * (frame.noisy_card - 1)
     return min(CHUNK_ACCELERATED, 1 << int(math.log2(max(CHUNK_BYTES // a_sample, 1 << 10))))
 
 
@@ -183,15 +196,15 @@ class Estimator:
 
         def draw(first: int) -> tuple[Any, ...]:
             count = min(size, goal - first)
-            states, log_w = self.draw(key, first_sample(first), size)
-            top, w, w2, sums = self._sums(states, log_w, count)
+            states, log_w, rows = self.draw(key, first_sample(first), size)
+            top, w, w2, sums = self._sums(states, log_w, rows, count)
             return float(top), float(w), float(w2), np.asarray(sums), np.asarray(log_w)[:count], count
 
         for found in pool.map(draw, range(self.total.samples, goal, size)[: side_by_side()]):
             self.total.add(*found)
 
-    def _sums(self, states: jax.Array, log_w: jax.Array, count: int) -> Any:
-        return weighted_sums(self.frame.shape, self.given, states, log_w, count)
+    def _sums(self, states: jax.Array, log_w: jax.Array, rows: jax.Array | None, count: int) -> Any:
+        return weighted_sums(self.frame.shape, self.given, states, log_w, rows, count)
 
     def reached(self, target_error: float) -> bool:
         total = self.total
@@ -204,12 +217,28 @@ class Estimator:
         if total.w <= 0:
             return np.full((n, card), np.nan), np.full((n, card), np.nan)
         delta = total.sums[..., 0] / total.w
-        square = total.sums[..., 2] - 2 * delta * total.sums[..., 1] + delta**2 * total.w2
-        mean = np.clip(centre + delta, 0, 1)
-        error = np.sqrt(np.maximum(square, 0)) / total.w
+        square = (total.sums[..., 2] - 2 * delta * total.sums[..., 1] + delta**2 * total.w2) / total.w**2
+        less, square = self._controlled(delta, square)
+        mean, error = np.clip(centre + delta - less, 0, 1), np.sqrt(np.maximum(square, 0))
         spread = self._spread()
         least = np.maximum(zero_count_error(total.ess) * spread, ROUNDING * np.maximum(mean, spread > 0))
         return mean, np.maximum(error, least)
+
+    def _controlled(self, delta: Floats, square: Floats) -> tuple[Floats, Floats]:
+        """What to subtract from the means, and their variances then.
+
+        D = 1(x_i = k) - q_i(k | drawn before) has the mean 0, and goes along with w (f - mu): a times its average is subtracted,
+        with a for each node such that the variance is smallest. Where all weights are equal that leaves the mean of q_i.
+        """
+        total, n = self.total, self.total.samples
+        if total.ess < ENOUGH:
+            return np.zeros_like(delta), square
+        d, d2, wd, wgd = np.moveaxis(total.control, -1, 0)
+        along = (wgd - delta * wd) * n / total.w
+        varies = d2.sum(axis=1, keepdims=True)
+        most = np.where(varies > EVENTS, math.inf, 1.0)  # rare events not seen leave D all but constant, and a large for no reason
+        a = np.clip(along.sum(axis=1, keepdims=True) / np.maximum(varies, TINY), 0, most)
+        return a * d / n, square - (2 * a * along - a**2 * d2) / n**2
 
     def _spread(self) -> Floats:
         """How far f can vary: 1 for an indicator, the range of P(x_i = k | pa_i) for a mean; 0 where nothing is estimated."""

@@ -22,9 +22,10 @@ from unimarg.counter import key_from_seed
 from unimarg.errors import ImpossibleEvidenceError, SamplingError, TooExpensiveError, UsageError, closest, whole_number
 from unimarg.exact import DEFAULT_MEMORY, exact
 from unimarg.formats.interop import AnyNetwork, as_network
-from unimarg.importance import DEFAULT_SAMPLES, ENOUGH, Estimator, Weighted, chunk_size, first_sample
+from unimarg.importance import DEFAULT_SAMPLES, ENOUGH, Drawn, Estimator, Weighted, chunk_size, first_sample
 from unimarg.network import Floats, Ints, Network
 from unimarg.query import EXACT_MEMORY, Asked, Options, check
+from unimarg.walk import SUMS
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -102,7 +103,7 @@ class _Stream:
         self.total = Weighted(0, 0)
         self.log_w: list[np.ndarray] = []
 
-    def _chunk(self, number: int) -> tuple[jax.Array, jax.Array]:
+    def _chunk(self, number: int) -> Drawn:
         return self.estimator.draw(self.key, first_sample(number * self.size), self.size)
 
     def extend(self, count: int) -> None:
@@ -190,7 +191,7 @@ def _add(total: Weighted, log_w: Floats) -> None:
     """A chunk's weights alone."""
     top = float(log_w.max(initial=-math.inf))
     w = np.exp(log_w - top) if top > -math.inf else np.zeros(1)
-    total.add(top, float(w.sum()), float((w * w).sum()), np.zeros((0, 0, 4)), log_w, len(log_w))
+    total.add(top, float(w.sum()), float((w * w).sum()), np.zeros((0, 0, SUMS)), log_w, len(log_w))
 
 
 # --- a few variables together
@@ -302,13 +303,14 @@ class Combinations(Estimator):
         self.cards = cards
         self.total = Weighted(1, math.prod(cards))
 
-    def _sums(self, states: jax.Array, log_w: jax.Array, count: int) -> Any:
+    def _sums(self, states: jax.Array, log_w: jax.Array, rows: jax.Array | None, count: int) -> Any:
         codes = np.ravel_multi_index(tuple(np.asarray(states)[t, :count].astype(np.int64) for t in self.query.targets), self.cards)
         weight = np.asarray(log_w, dtype=np.float64)[:count]
         top = weight.max()
         w = np.exp(weight - top) if top > -np.inf else np.zeros(count)
         once, twice = (np.bincount(codes, a, minlength=math.prod(self.cards)) for a in (w, w * w))
-        return top, w.sum(), (w * w).sum(), np.stack([once, twice, twice, np.zeros_like(once)], axis=-1)[None]
+        nothing = np.zeros((SUMS - 3, len(once)))
+        return top, w.sum(), (w * w).sum(), np.stack([once, twice, twice, *nothing], axis=-1)[None]
 
     def _spread(self) -> Floats:
         """Combinations that the evidence rules out are known to be impossible."""

@@ -22,7 +22,7 @@ from unimarg.errors import EvidenceError, ImpossibleEvidenceError, TooExpensiveE
 from unimarg.evidence import parse_evidence
 from unimarg.formats.interop import AnyNetwork, as_network
 from unimarg.frame import Frame, frame_of
-from unimarg.importance import DEFAULT_SAMPLES, MAX_SAMPLES, Draw, Estimator, Limits
+from unimarg.importance import DEFAULT_SAMPLES, MAX_SAMPLES, Draw, Estimator, Limits, sampler
 from unimarg.network import Floats, Network
 from unimarg.posterior import Posterior
 from unimarg.proposals.adaptive import adapt, traced
@@ -239,7 +239,7 @@ class Asked:
         if method == "hybrid" and callable(options.beta):
             return self._drawn_by(hybrid_by_callable(frame, query, self._marginals(), options.beta, self.given or {}, options.structure))
         given = self.draft(method).finish()
-        return Estimator(frame, query, given, spent=self.spent)
+        return Estimator(frame, query, given, sampler(frame, given, control=options.structure), self.spent)
 
     def _drawn_by(self, draw: Draw) -> Estimator:
         """Not by a walk; means are still taken over P(x_i | pa_i)."""

@@ -51,22 +51,26 @@ from unimarg.layout import NoisyBlocks
 assert (PLAIN_TABLE, TABLE, PLAIN_NOISY, NOISY, TILTED) == (0, 1, 2, 3, 4)  # the order of the branches below
 BINARY = 3  # branches further on, those of noisy-max nodes are repeated for two states
 assert (DRAWN, TABLE_MEAN, NOISY_MEAN) == (0, 1, 2)
+SUMS = 8  # of a node's state, see weighted_sums
 FIRST, CENTRES = 64, 2.0**20  # samples that the centre c is the mean of; its fractions, so that 1 - c is exact too
 
 
 def walk(
     shape: Shape, given: Conditionals, key: Key, first: jax.Array, n: int, forced: jax.Array | None = None
-) -> tuple[jax.Array, jax.Array]:
+) -> tuple[jax.Array, jax.Array, jax.Array]:
     """States ``[nodes, n]`` and log weights ``[n]`` of the samples from number ``first`` (lower and upper word) on.
 
+    Also where the row of its table begins that each node was drawn from, ``[nodes, n]``, -1 where it was not from a table's row alone.
     With ``forced`` states ``[steps, n]`` nothing is drawn: these states' weights are given.
     """
-    return _walk(shape, given, key, first, n, forced, False)[:2]
+    states, log_w, _, _, rows = _walk(shape, given, key, first, n, forced, False)
+    return states, log_w, rows
 
 
 def trace(shape: Shape, given: Conditionals, key: Key, first: jax.Array, n: int) -> tuple[jax.Array, jax.Array]:
     """What every step drew, ``[most steps, n]``, and the log weights: links keep their states here."""
-    return _walk(shape, given, key, first, n, None, True)[2:0:-1]
+    _, log_w, kept, _, _ = _walk(shape, given, key, first, n, None, True)
+    return kept, log_w
 
 
 @partial(jax.jit, static_argnames=("shape", "n", "keep"), compiler_options=ONE_CORE)
@@ -74,7 +78,7 @@ def _walk(shape: Shape, given: Conditionals, key: Key, first: jax.Array, n: int,
     samples = first[0] + lax.iota(jnp.uint32, n)
 
     def body(t: jax.Array, carry: Any) -> Any:
-        states, log_w, kept, sums = carry
+        states, log_w, kept, sums, rows = carry
         now: Step = jax.tree.map(lambda a: lax.dynamic_index_in_dim(a, t, 0, keepdims=False), given.steps)
         here = Here(given, now, states, sums, *words(key, samples, (now.number.astype(jnp.uint32) + first[1])[None]))
         if forced is not None:
@@ -86,15 +90,18 @@ def _walk(shape: Shape, given: Conditionals, key: Key, first: jax.Array, n: int,
             for own, parent in ((card, parent_card), (2, 2)):
                 branches += [partial(_plain_noisy, card=own), partial(_noisy, card=own), partial(_tilted, card=parent)]
         which = now.mode + jnp.where((now.mode >= PLAIN_NOISY) & (now.card == 2), BINARY, 0)
-        new, gain = lax.switch(which, [lambda b=b: b(here) for b in branches])
+        new, gain, row = lax.switch(which, [lambda b=b: b(here) for b in branches])
         states = lax.dynamic_update_slice(states, new.astype(shape.dtype)[None], (now.node, 0))
         if kept is not None:
             kept = lax.dynamic_update_slice(kept, new.astype(shape.dtype)[None], (t, 0))
-        return states, log_w + gain, kept, None if sums is None else _settle(given.edges, now, new, sums)
+        else:
+            rows = lax.dynamic_update_slice(rows, row[None], (now.node, 0))
+        return states, log_w + gain, kept, None if sums is None else _settle(given.edges, now, new, sums), rows
 
     sums = None if given.edges is None else jnp.broadcast_to(given.edges.start[..., None], (*given.edges.start.shape, n))
     kept = jnp.zeros((len(given.steps.node), n), shape.dtype) if keep else None
-    begin = (jnp.zeros((shape.nodes, n), shape.dtype), jnp.zeros(n), kept, sums)
+    rows = None if keep else jnp.full((shape.nodes, n), -1, jnp.int32)
+    begin = (jnp.zeros((shape.nodes, n), shape.dtype), jnp.zeros(n), kept, sums, rows)
     return lax.fori_loop(0, given.drawn, body, begin)
 
 
@@ -110,24 +117,26 @@ class Here(NamedTuple):
     fixed: jax.Array | None = None
 
 
-# --- one node: each gives the states and what they add to the log weight
+# --- one node: each gives the states, what they add to the log weight, and the row of the table they are from
 
 
-def _plain_table(here: Here) -> tuple[jax.Array, jax.Array]:
-    return _invert(here, table_entries(here.now, here.states)), jnp.zeros(here.states.shape[1])
+def _plain_table(here: Here) -> tuple[jax.Array, ...]:
+    row = table_entries(here.now, here.states)
+    return _invert(here, row), jnp.zeros(row.shape), row
 
 
-def _table(here: Here) -> tuple[jax.Array, jax.Array]:
-    base = table_entries(here.now, here.states)
-    state = _invert(here, base)
-    return state, here.given.log_ratio.at[base + state].get(mode="promise_in_bounds")
+def _table(here: Here) -> tuple[jax.Array, ...]:
+    row = table_entries(here.now, here.states)
+    state = _invert(here, row)
+    return state, here.given.log_ratio.at[row + state].get(mode="promise_in_bounds"), row
 
 
-def _plain_noisy(here: Here, card: int) -> tuple[jax.Array, jax.Array]:
-    return _draw(here, _log_p_noisy(here.given, here.now, here.states, card)), jnp.zeros(here.states.shape[1])
+def _plain_noisy(here: Here, card: int) -> tuple[jax.Array, ...]:
+    state = _draw(here, _log_p_noisy(here.given, here.now, here.states, card))
+    return state, jnp.zeros(state.shape), jnp.full(state.shape, -1)
 
 
-def _noisy(here: Here, card: int) -> tuple[jax.Array, jax.Array]:
+def _noisy(here: Here, card: int) -> tuple[jax.Array, ...]:
     now = here.now
     target = [p + now.log_likelihood[k] for k, p in enumerate(_log_p_noisy(here.given, now, here.states, card))]
     log_a = [t + now.tilt[k] for k, t in enumerate(target)]
@@ -143,7 +152,7 @@ def _noisy(here: Here, card: int) -> tuple[jax.Array, jax.Array]:
     log_q = [jnp.where(impossible, anything[k], q) for k, q in enumerate(log_q)]
     state = _draw(here, log_q)
     log_t = _pick(target, state)
-    return state, jnp.where(log_t > -jnp.inf, log_t - _pick(log_q, state), -jnp.inf)
+    return state, jnp.where(log_t > -jnp.inf, log_t - _pick(log_q, state), -jnp.inf), jnp.full(state.shape, -1)
 
 
 def _mixed(now: Step, target: list[jax.Array], log_q: list[jax.Array]) -> list[jax.Array]:
@@ -156,7 +165,7 @@ def _mixed(now: Step, target: list[jax.Array], log_q: list[jax.Array]) -> list[j
     return [jnp.where(now.beta > 0, m, q) for m, q in zip(mixed, log_q, strict=True)]
 
 
-def _tilted(here: Here, card: int) -> tuple[jax.Array, jax.Array]:
+def _tilted(here: Here, card: int) -> tuple[jax.Array, ...]:
     if here.sums is None:
         return _table(here)
     base = table_entries(here.now, here.states)
@@ -164,7 +173,8 @@ def _tilted(here: Here, card: int) -> tuple[jax.Array, jax.Array]:
     log_q = [q + d for q, d in zip(_log_table(here, card), say, strict=True)]
     total = _logsumexp(log_q)
     state = _draw(here, [q - total for q in log_q])
-    return state, here.given.log_ratio.at[base + state].get(mode="promise_in_bounds") + total - _pick(say, state)
+    gain = here.given.log_ratio.at[base + state].get(mode="promise_in_bounds") + total - _pick(say, state)
+    return state, gain, jnp.full(state.shape, -1)
 
 
 # --- parts of a node's step
@@ -311,13 +321,16 @@ def _chosen(values: jax.Array, state: jax.Array) -> jax.Array:
 # --- sums over the samples
 
 
-def weighted_sums(shape: Shape, given: Conditionals, states: jax.Array, log_w: jax.Array, count: int) -> tuple[jax.Array, ...]:
-    """Over the first ``count`` samples: the largest log w; sums of w and w^2, weights scaled by the largest; and ``[nodes, card, 4]``.
+def weighted_sums(
+    shape: Shape, given: Conditionals, states: jax.Array, log_w: jax.Array, rows: jax.Array | None, count: int
+) -> tuple[jax.Array, ...]:
+    """Over the first ``count`` samples: the largest log w; sums of w and w^2, weights scaled by the largest; and ``[nodes, card, 8]``.
 
     That has for each node and state the sums of w g, w^2 g and w^2 g^2, and c, with g = f - c: f is the indicator of the state, or
     P(x_i = k | pa_i) where the node has no finding below it; c is about its mean, since digits are lost otherwise where f hardly varies.
+    Then the sums of D, D^2, w D and w g D, with D = f - q_i(k | drawn before), whose mean is 0, where f is an indicator and ``rows`` are known.
     """
-    return _weighted_sums(shape, given.means, given.estimated, given.prob, given.noisy, states, log_w, np.int32(count))
+    return _weighted_sums(shape, given.means, given.estimated, given.prob, given.noisy, states, log_w, rows, np.int32(count))
 
 
 @partial(jax.jit, static_argnames=("shape",), compiler_options=ONE_CORE)
@@ -329,9 +342,11 @@ def _weighted_sums(
     noisy: NoisyBlocks | None,
     states: jax.Array,
     log_w: jax.Array,
+    rows: jax.Array | None,
     count: jax.Array,
 ) -> tuple[jax.Array, ...]:
-    log_w = jnp.where(lax.iota(jnp.int32, len(log_w)) < count, log_w, -jnp.inf)
+    counts = lax.iota(jnp.int32, len(log_w)) < count
+    log_w = jnp.where(counts, log_w, -jnp.inf)
     top = log_w.max()
     w = jnp.where(log_w > -jnp.inf, jnp.exp(log_w - jnp.where(top > -jnp.inf, top, 0)), 0)
     w2 = w * w
@@ -339,31 +354,42 @@ def _weighted_sums(
     def node(at: jax.Array, out: jax.Array) -> jax.Array:
         mean: Mean = jax.tree.map(lambda a: lax.dynamic_index_in_dim(a, at, 0, keepdims=False), means)
 
-        def sums_of(f: jax.Array) -> jax.Array:
+        def sums_of(f: jax.Array, control: jax.Array | None = None) -> jax.Array:
             c = jnp.round(f[:FIRST].mean() * CENTRES) / CENTRES
             g = f - c
-            w2g = w2 * g
-            return jnp.stack([(w * g).sum(), w2g.sum(), (w2g * g).sum(), c])
+            wg, w2g = w * g, w2 * g
+            found = [wg.sum(), w2g.sum(), (w2g * g).sum(), c]
+            if control is not None:
+                found += [control.sum(), (control * control).sum(), (w * control).sum(), (wg * control).sum()]
+            return jnp.pad(jnp.stack(found), (0, SUMS - len(found)))
 
         def by_state(value: Any) -> jax.Array:
             def one(k: jax.Array, out: jax.Array) -> jax.Array:
-                return out.at[k].set(sums_of(value(k)))
+                return out.at[k].set(sums_of(*value(k)))
 
-            sums = lax.fori_loop(jnp.where(mean.card == 2, 1, 0), mean.card, one, jnp.zeros((shape.card, 4)))
+            sums = lax.fori_loop(jnp.where(mean.card == 2, 1, 0), mean.card, one, jnp.zeros((shape.card, SUMS)))
             return jnp.where(mean.card == 2, _both(sums), sums)
 
         def drawn() -> jax.Array:
             state = lax.dynamic_index_in_dim(states, mean.node, 0, keepdims=False)
-            return by_state(lambda k: (state == k.astype(state.dtype)).astype(jnp.float32))
+            if rows is None:
+                return by_state(lambda k: ((state == k.astype(state.dtype)).astype(jnp.float32),))
+            row = lax.dynamic_index_in_dim(rows, mean.node, 0, keepdims=False)
+
+            def value(k: jax.Array) -> tuple[jax.Array, jax.Array]:
+                f = (state == k.astype(state.dtype)).astype(jnp.float32)
+                return f, jnp.where(counts & (row >= 0), f - prob.at[jnp.maximum(row, 0) + k].get(mode="promise_in_bounds"), 0)
+
+            return by_state(value)
 
         def table_mean() -> jax.Array:
             base = lax.optimization_barrier(table_entries(mean, states))
-            return by_state(lambda k: prob.at[base + k].get(mode="promise_in_bounds"))
+            return by_state(lambda k: (prob.at[base + k].get(mode="promise_in_bounds"),))
 
         def noisy_mean(card: int) -> jax.Array:
             p = p_of_steps(_noisy_steps(noisy, mean, states, card))[: shape.card]
             if card == 2:
-                return _both(jnp.zeros((shape.card, 4)).at[1].set(sums_of(p[1])))
+                return _both(jnp.zeros((shape.card, SUMS)).at[1].set(sums_of(p[1])))
             sums = jnp.stack([sums_of(f) for f in p])
             return jnp.pad(sums, ((0, shape.card - len(sums)), (0, 0)))
 
@@ -376,9 +402,10 @@ def _weighted_sums(
         found = lax.switch(which, branches)
         return lax.dynamic_update_index_in_dim(out, found, mean.node, 0)
 
-    return top, w.sum(), w2.sum(), lax.fori_loop(0, estimated, node, jnp.zeros((shape.nodes, shape.card, 4)))
+    return top, w.sum(), w2.sum(), lax.fori_loop(0, estimated, node, jnp.zeros((shape.nodes, shape.card, SUMS)))
 
 
 def _both(sums: jax.Array) -> jax.Array:
-    """The sums of both states of a binary node from those of the second: the first's g is minus that."""
-    return sums.at[0].set(sums[1] * jnp.array([-1.0, -1.0, 1.0, -1.0]) + jnp.array([0.0, 0.0, 0.0, 1.0]))
+    """The sums of both states of a binary node from those of the second: the first's g and D are minus those."""
+    sign = jnp.array([-1.0, -1.0, 1.0, -1.0, -1.0, 1.0, -1.0, 1.0])
+    return sums.at[0].set(sums[1] * sign + jnp.zeros(SUMS).at[3].set(1.0))

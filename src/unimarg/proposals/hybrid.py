@@ -19,7 +19,7 @@ from unimarg.conditionals import FLOOR, Draft, Query, normalised
 from unimarg.counter import Key, key_from_seed, words
 from unimarg.errors import UsageError, closest
 from unimarg.frame import Frame
-from unimarg.importance import Draw, chunk_size, first_sample
+from unimarg.importance import Draw, Drawn, chunk_size, first_sample
 from unimarg.network import Floats, Ints, Network
 from unimarg.walk import walk
 
@@ -78,10 +78,10 @@ def hybrid_by_callable(
 
     alone = Lock()  # a user's function is asked by one thread at a time
 
-    def draw(key: Key, first: jax.Array, n: int) -> tuple[jax.Array, jax.Array]:
+    def draw(key: Key, first: jax.Array, n: int) -> Drawn:
         with alone:
             states, log_w, _ = host_walk(frame, query, marginals, lambda s: beta(s, evidence), structure, _uniforms(key, first, n), n)
-        return jnp.asarray(states.T, frame.shape.dtype), jnp.asarray(log_w, jnp.float32)
+        return jnp.asarray(states.T, frame.shape.dtype), jnp.asarray(log_w, jnp.float32), None
 
     return draw
 

@@ -16,7 +16,7 @@ import numpy as np
 from unimarg.conditionals import Query
 from unimarg.counter import Key
 from unimarg.errors import UsageError
-from unimarg.importance import Draw
+from unimarg.importance import Draw, Drawn
 from unimarg.incremental import Layer, make_findings, sequential_draw, student_layer, trunk_layer
 from unimarg.layout import compile_network
 
@@ -37,9 +37,9 @@ def sequential(model: Marginalizer, query: Query, structure: bool = True) -> Dra
     layer = _layer(model, query, "message" if tilted else "marginal")
     compiled = compile_network(net, width=1)
 
-    def draw(key: Key, first: jax.Array, n: int) -> tuple[jax.Array, jax.Array]:
+    def draw(key: Key, first: jax.Array, n: int) -> Drawn:
         drawn = sequential_draw(compiled.layout, compiled.arrays, key, first, n, layer, findings)
-        return drawn.states, drawn.log_weight
+        return drawn.states, drawn.log_weight, None
 
     return draw
 

@@ -20,7 +20,7 @@ import numpy as np
 from unimarg.comparison import compare, given, stream_seed
 from unimarg.counter import Key
 from unimarg.errors import UnimargError, UsageError, closest
-from unimarg.importance import Draw, Limits, chunk_size, first_sample
+from unimarg.importance import Draw, Drawn, Limits, chunk_size, first_sample
 from unimarg.marginalizer import Marginalizer
 from unimarg.network import Network
 from unimarg.posterior import Posterior
@@ -139,13 +139,14 @@ def _draw(
 
 def _first_chunk(draw: Draw) -> Draw:
     """The same samples again for every number of them that a chunk holds: drawn once, and moved up to the first that counts."""
-    drawn: list[tuple[jax.Array, jax.Array]] = []
+    drawn: list[Drawn] = []
 
-    def again(key: Key, first: jax.Array, n: int) -> tuple[jax.Array, jax.Array]:
+    def again(key: Key, first: jax.Array, n: int) -> Drawn:
         if not drawn:
             drawn.append(draw(key, first_sample(0), n))
-        states, log_w = drawn[0]
-        return jnp.roll(states, -int(first[0]), axis=1), jnp.roll(log_w, -int(first[0]))
+        by = -int(first[0])
+        states, log_w, rows = drawn[0]
+        return jnp.roll(states, by, axis=1), jnp.roll(log_w, by), None if rows is None else jnp.roll(rows, by, axis=1)
 
     return again
 
