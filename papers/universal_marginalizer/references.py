@@ -2,13 +2,15 @@
 
     python papers/universal_marginalizer/references.py references.npz [--samples 20000000] [--network 50 250 700]
 
-Given the risks r, diseases are independent a priori. With A_d = P(d absent | r) and q_sd the chance that d does not switch on s, the
-evidence F of positive findings F+ and negative ones F- has (Heckerman 1989)
+Given the risks r, diseases are independent a priori. Let A_d = P(d absent | r), q_sd the chance that d does not switch on s, and
+for a set T of findings l(T) and q_d(T) the products over T of (1 - leak_s) and of q_sd. The evidence F, positive findings F+ and
+negative ones F-, then has (Heckerman 1989)
 
-    P(F | r) = sum over S in F+ of (-1)^|S| prod over s in S, F- of (1 - leak_s) prod over d of (A_d + (1 - A_d) prod over s in S, F- of q_sd)
+    P(F | r) = sum over subsets S of F+ of (-1)^|S| l(S, F-) prod over d of [A_d + (1 - A_d) q_d(S, F-)]
 
-in float64, and each term also holds P(d, F | r) and P(s, F | r) for every disease and symptom. Risks are drawn independently, with probabilities that a few rounds
-of weighted samples improve. Each marginal is a weighted mean of exact conditionals; its standard error is kept beside it.
+in float64, and each term also holds P(d, F | r) and P(s, F | r) for every disease and symptom. Risks are drawn independently, with
+probabilities that a few rounds of weighted samples improve. Each marginal is a weighted mean of exact conditionals; its standard
+error is kept beside it.
 """
 
 import argparse
@@ -88,7 +90,7 @@ def case(given: Layers, states: np.ndarray) -> Case:
 
 @partial(jax.jit, static_argnames=("n",))
 def sums(given: Layers, of: Case, proposal: jax.Array, offset: jax.Array, key: jax.Array, n: int) -> tuple[jax.Array, ...]:
-    """log of the mean weight; and, of weights times exp(-offset), sums of w, w^2, and of w, w^2 with f and w^2 with f^2, for f = P(x = 1 | r, F)."""
+    """log of the mean weight, and sums of w, w^2, w f, w^2 f, w^2 f^2 with f = P(x = 1 | r, F) and w scaled by exp(-offset)."""
     given, of = jax.tree.map(lambda a: jnp.asarray(a)[:, None] if np.ndim(a) == 1 else jnp.asarray(a), (given, of))
     proposal = proposal[:, None]
     drawn = jax.random.uniform(key, (len(proposal), n)) < proposal
@@ -155,7 +157,8 @@ def main() -> None:
         p, e = (np.where(states < 0, a, b) for a, b in ((p, states), (e, 0)))
         truth[number], error[number] = np.stack([1 - p, p], axis=1).ravel(), np.repeat(e, 2)
         seconds = time.perf_counter() - began
-        print(f"set {number + 1}: ESS {share:.3f}, mean standard error {e[states < 0].mean():.2g}, largest {e.max():.2g}, {seconds:.0f} s", flush=True)
+        errors = f"mean standard error {e[states < 0].mean():.2g}, largest {e.max():.2g}"
+        print(f"set {number + 1}: ESS {share:.3f}, {errors}, {seconds:.0f} s", flush=True)
         if seconds > asked.seconds:
             break
     with replacing(asked.out) as file:

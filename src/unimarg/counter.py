@@ -23,7 +23,7 @@ _PARITY = np.uint32(0x1BD11BDA)
 
 def check_32_bits() -> None:
     """The programs here count on JAX's usual types."""
-    if jax.config.jax_enable_x64:
+    if jax.config.read("jax_enable_x64"):
         raise UsageError(
             "JAX's 64-bit mode is on, and unimarg computes with 32 bits; switch it off with"
             " jax.config.update('jax_enable_x64', False), or without JAX_ENABLE_X64 in the environment"

@@ -299,7 +299,7 @@ def _noisy_messages(noisy: Noisy, heard: Widths) -> Iterator[tuple[int, jax.Arra
     n = own.shape[-1]
     logs, partial = [], [jnp.zeros((0, noisy.width - 1, n))]
     for arcs in noisy.arcs:
-        children, each, parent_states, steps = arcs.factors.shape
+        children, each, parent_states = arcs.factors.shape[:3]
         parents = heard[arcs.parents][arcs.first : arcs.first + children * each].reshape(children, each, parent_states - 1, n)
         logs.append(lax.optimization_barrier(jnp.log(jnp.maximum(_expected(parents, arcs.factors), TINY))))  # [children, each, steps, n]
         partial.append(_sum(logs[-1]))

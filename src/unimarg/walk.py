@@ -328,7 +328,8 @@ def weighted_sums(
 
     That has for each node and state the sums of w g, w^2 g and w^2 g^2, and c, with g = f - c: f is the indicator of the state, or
     P(x_i = k | pa_i) where the node has no finding below it; c is about its mean, since digits are lost otherwise where f hardly varies.
-    Then the sums of D, D^2, w D and w g D, with D = f - q_i(k | drawn before), whose mean is 0, where f is an indicator and ``rows`` are known.
+    Then the sums of D, D^2, w D and w g D, with D = f - q_i(k | drawn before), whose mean is 0: where f is an indicator and ``rows``
+    are known.
     """
     return _weighted_sums(shape, given.means, given.estimated, given.prob, given.noisy, states, log_w, rows, np.int32(count))
 
