@@ -195,6 +195,19 @@ def test_the_tail_that_is_kept_is_that_of_all_weights():
     assert total.ess == pytest.approx(np.exp(log_w).sum() ** 2 / np.exp(2 * log_w).sum())
 
 
+@pytest.mark.parametrize("heavy", [False, True])
+def test_with_a_heavy_tail_what_was_not_drawn_may_weigh_as_much_as_the_heaviest(heavy):
+    query = Query.make(ASIA, parse_evidence(ASIA, ILL), tuple(range(len(ASIA))))
+    estimator = Estimator(frame_of(ASIA), query, prior(frame_of(ASIA), query).finish())
+    rng, n = np.random.default_rng(0), 20_000
+    log_w = rng.exponential(0.9, n) if heavy else rng.normal(0, 0.1, n)  # Pareto weights of shape 0.9, or nearly equal ones
+    w = np.exp(log_w - log_w.max())
+    estimator.total.add(float(log_w.max()), w.sum(), (w * w).sum(), np.zeros((len(ASIA), 2, SUMS)), log_w, n)
+    assert (estimator.total.k_hat >= 0.7) == heavy
+    error = estimator.moments()[1][ASIA.index["lung"], 0]  # f was the same in all samples
+    assert error == pytest.approx(1 / w.sum() if heavy else zero_count_error(estimator.total.ess))
+
+
 def test_what_no_sample_showed_has_an_error():
     net = Network(
         [Variable("x"), Variable("y"), Variable("z")], {"y": ["x"]}, {"x": [1 - 1e-7, 1e-7], "y": [[0.5, 0.5], [0.4, 0.6]], "z": [0.5, 0.5]}

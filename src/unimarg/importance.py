@@ -221,7 +221,10 @@ class Estimator:
         less, square = self._controlled(delta, square)
         mean, error = np.clip(centre + delta - less, 0, 1), np.sqrt(np.maximum(square, 0))
         spread = self._spread()
-        least = np.maximum(zero_count_error(total.ess) * spread, ROUNDING * np.maximum(mean, spread > 0))
+        unseen = zero_count_error(total.ess)
+        if total.k_hat >= RELIABLE:
+            unseen = max(unseen, 1 / total.w)  # with a heavy tail, what was not drawn may weigh as much as the heaviest that was
+        least = np.maximum(unseen * spread, ROUNDING * np.maximum(mean, spread > 0))
         return mean, np.maximum(error, least)
 
     def _controlled(self, delta: Floats, square: Floats) -> tuple[Floats, Floats]:
