@@ -90,3 +90,34 @@ def test_sums_by_target():
 def test_blocks_of_rows_are_the_same(most):
     x = jnp.arange(24.0).reshape(12, 2)
     np.testing.assert_array_equal(by_blocks(lambda a: a[0] * a[1], (x, x), most), x * x)
+
+
+@pytest.mark.parametrize("leak", [0.0, 1e-9, 1e-6])
+def test_a_cause_that_all_but_contradicts_itself_leaves_numbers(leak):
+    """c1 is there though its causes are not: what it says of them is 0 against 0, and others must not suffer."""
+    names = ["p1", "p2", "p3", "c1", "c2", "d"]
+    parents = {"c1": ["p1", "p2"], "c2": ["p1", "p2", "p3"], "d": ["p3"]}
+    mechanisms = {p: [0.9, 0.1] for p in names[:3]}
+    mechanisms |= {"c1": um.NoisyOr(leak, [0.5, 0.5]), "c2": um.NoisyOr(0.01, [0.5] * 3), "d": um.NoisyOr(0.2, [0.5])}
+    net = um.Network([um.Variable(n) for n in names], parents, mechanisms)
+    states = np.array([[0, 0, -1, 1, -1, -1], [-1, -1, -1, 1, 0, 1]])
+    found = beliefs(net, states, 8)
+    assert np.isfinite(found).all()
+    exact = um.exact(net, {"p1": "no", "p2": "no"})
+    for name in ("p3", "c2", "d"):
+        assert found[0, 2 * names.index(name) + 1] == pytest.approx(exact[name]["yes"], abs=1e-4)
+
+
+def test_evidence_against_evidence_in_tables_leaves_numbers():
+    names = ["a", "b", "c", *(f"x{i}" for i in range(30)), *(f"y{i}" for i in range(30))]
+    parents = {"c": ["a", "b"]} | {f"x{i}": ["c"] for i in range(30)} | {f"y{i}": ["b"] for i in range(30)}
+    both = [[[1.0, 0.0], [1.0, 0.0]], [[1.0, 0.0], [0.0, 1.0]]]
+    mechanisms = {"a": [0.5, 0.5], "b": [0.5, 0.5], "c": both} | {n: [[0.99, 0.01], [0.01, 0.99]] for n in names[3:]}
+    net = um.Network([um.Variable(n) for n in names], parents, mechanisms)
+    states = np.array([[-1, -1, -1, *[1] * 30, *[0] * 30]])
+    assert np.isfinite(beliefs(net, states, 8)).all()
+
+
+def test_rows_of_no_target_are_left_out():
+    targets, rows = np.array([1, -1, 0, 1, -1]), np.arange(10.0).reshape(5, 2)
+    np.testing.assert_array_equal(Sums(targets, 3)(jnp.asarray(rows)), [rows[2], rows[0] + rows[3], [0, 0]])

@@ -69,6 +69,8 @@ def layers(net: um.Network) -> Layers:
     leak = [np.array([net.mechanisms[i].leak[0] for i in group]) for group in groups[1:]]
     prior = np.array([net.mechanisms[i].probabilities[1] for i in risks])
     degree = (quiet < 1).sum(axis=1)
+    assert degree.min() > 0
+    assert degree.max() <= WIDTHS[-1]
     arcs, order = [], []
     for low, high in itertools.pairwise((0, *WIDTHS)):
         members = np.flatnonzero((degree > low) & (degree <= high))

@@ -34,7 +34,7 @@ from unimarg.ragged import Parts, Ragged, take_rows
 
 NEVER = -30.0  # the logarithm of what is impossible
 TINY = 1e-13  # about exp(NEVER)
-LEAST = 1e-37  # of a message, before it is scaled
+LEAST = 1e-37  # of a likelihood, and of a message before it is scaled
 NEGLIGIBLE = -69.0  # the logarithm of a probability that need not be told from smaller ones, but from 0
 MOST = 20.0  # the largest logit
 UNROLLED = 8  # terms of a sum that are written out: a CPU is slow to add along other axes than the last
@@ -229,7 +229,7 @@ class Propagation:
         """Log likelihoods of the nodes, ``[nodes, width - 1, n]``; states that a node lacks are impossible."""
         rows: dict[int, Parts] = {w: [] for w in self.counts}
         for flag, value in zip(self.ragged.nodes(known), values, strict=True):
-            log = jnp.log(jnp.maximum(value, TINY))
+            log = jnp.log(jnp.maximum(value, LEAST))  # stronger than a message: what is observed is believed
             log = jnp.where(flag[..., None], log[..., 1:] - log[..., :1], 0)
             w = power_of_two(value.shape[-1])
             rows[w].append(jnp.pad(log, ((0, 0), (0, 0), (0, w - value.shape[-1])), constant_values=2 * NEVER))
@@ -268,7 +268,7 @@ def _log_ratios(message: jax.Array) -> jax.Array:
     """The inverse, ``[messages, width - 1, n]``, for numbers that need not add up to 1."""
     largest = jnp.maximum(message.max(axis=1, keepdims=True), LEAST)
     if message.shape[1] == 2:  # one logarithm
-        first, second = (jnp.maximum(message[:, k : k + 1], TINY * largest) for k in range(2))
+        first, second = (jnp.maximum(message[:, k : k + 1] / largest, TINY) for k in range(2))
         return jnp.log(second / first)
     log = jnp.log(jnp.maximum(message / largest, TINY))
     return log[:, 1:] - log[:, :1]

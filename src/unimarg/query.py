@@ -230,7 +230,7 @@ class Asked:
         frame, query, options = self.frame, self.query, self.options
         if method == "adaptive":
             given, self.spent = adapt(lookahead(frame, query), options.seed, self.limits.seconds - self._seconds())
-            return Estimator(frame, query, given, spent=self.spent)
+            return Estimator(frame, query, given, sampler(frame, given, options.structure), self.spent)
         if method == "sequential":
             from unimarg.proposals.sequential import sequential
 
@@ -239,10 +239,10 @@ class Asked:
         if method == "hybrid" and callable(options.beta):
             return self._drawn_by(hybrid_by_callable(frame, query, self._marginals(), options.beta, self.given or {}, options.structure))
         given = self.draft(method).finish()
-        return Estimator(frame, query, given, sampler(frame, given, control=options.structure), self.spent)
+        return Estimator(frame, query, given, sampler(frame, given, options.structure), self.spent)
 
     def _drawn_by(self, draw: Draw) -> Estimator:
-        """Not by a walk; means are still taken over P(x_i | pa_i)."""
+        """Not by a walk; with structure, means are still taken over P(x_i | pa_i) where no finding lies below."""
         return Estimator(self.frame, self.query, prior(self.frame, self.query, self.options.structure).finish(), draw)
 
     def draft(self, method: str) -> Draft:

@@ -149,7 +149,7 @@ class Trunk(eqx.Module):
         if key is None or rate == 0:
             return x
         rows, units = (jnp.arange(k, dtype=jnp.uint32) for k in (x.shape[0], -(-x.shape[1] // 4)))
-        drawn = threefry(key, rows[:, None], units + np.uint32(layer * MAX_WIDTH))  # 64 bits, for four units
+        drawn = threefry(key, rows[:, None], units + np.uint32(layer * (MAX_WIDTH // 4)))  # 64 bits, for four units
         bits = jnp.concatenate([half for word in drawn for half in (word & 0xFFFF, word >> 16)], axis=1)[:, : x.shape[1]]
         return jnp.where(bits >= round(rate * 65536), x / (1 - rate), 0)
 

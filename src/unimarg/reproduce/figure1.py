@@ -66,7 +66,7 @@ def findings(table: list[dict[str, Any]]) -> Iterator[str]:
             f" (mean correlation {mixed:.5f} against {plain:.5f})"
         )
         if own := found.get((f"{beta_name(beta)}, structure", eighth)):
-            yield f"so does beta {beta:g}, structure: {_verdict(own['correlation'] > plain)} ({own['correlation']:.5f})"
+            yield f"the same with structure: {_verdict(own['correlation'] > plain)} ({own['correlation']:.5f})"
     r = {beta: found[beta_name(beta), most]["correlation"] for beta in BETAS}
     yield f"beta 1 is the worst of all at {most:,} samples: {_verdict(min(r, key=r.__getitem__) == 1.0)} (mean correlation {r[1.0]:.5f})"
 

@@ -3,7 +3,8 @@
 A row for each (proposal, set, number of samples) in sampling.csv: Pearson correlation of the vectors P(X_i = 1) of unobserved nodes
 with the reference, mean and largest absolute error, Kish's ESS, k-hat. The paper's proposals are taken to the letter
 (``structure=False``), from its network of one layer, and once more with structure; the others use the preset ``default``.
-Nodes that no finding lies below are estimated by P(x_i | pa_i), for all proposals alike.
+With structure, nodes that no finding lies below are estimated by P(x_i | pa_i), and the others with the proposal's conditionals as
+control variates; to the letter all are counted as drawn.
 """
 
 from __future__ import annotations

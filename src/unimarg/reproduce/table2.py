@@ -51,7 +51,7 @@ def findings(table: list[dict[str, Any]]) -> Iterator[str]:
         yield f"beta {beta:g} has more effective samples than beta 0: {_verdict(mixed > plain)} (median {mixed:,.0f} against {plain:,.0f})"
         masked = f"{beta_name(beta)}, structure"
         if masked in ess:
-            yield f"so does {masked}: {_verdict(ess[masked] > plain)} (median {ess[masked]:,.0f})"
+            yield f"the same with structure: {_verdict(ess[masked] > plain)} (median {ess[masked]:,.0f})"
     least = min(BETAS, key=lambda beta: ess[beta_name(beta)])
     yield f"beta 1 has the fewest: {_verdict(least == 1.0)} (median {ess['beta 1']:,.0f})"
     ours = [p.name for p in PROPOSALS if p.ours and p.name in share]
