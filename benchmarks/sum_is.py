@@ -10,19 +10,21 @@ for each core, side by side. Samples a second, medians of interleaved repeats, c
 import argparse
 import statistics
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 
 import unimarg as um
 from unimarg.counter import key_from_seed
 from unimarg.encoding import encode, one_hot
 from unimarg.evidence import Evidence
 from unimarg.importance import first_sample, side_by_side
-from unimarg.incremental import make_findings, sequential_draw, trunk_layer
+from unimarg.incremental import Layer, make_findings, sequential_draw, trunk_layer
 from unimarg.layout import compile_network
 from unimarg.presets import recipe
 from unimarg.ragged import Ragged
@@ -37,56 +39,56 @@ def random_net(nodes: int, rng: np.random.Generator) -> um.Network:
     return um.Network([um.Variable(n) for n in names], parents, {n: rng.dirichlet((1, 1), (2,) * len(parents[n])) for n in names})
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--nodes", type=int, default=500)
-    parser.add_argument("--units", type=int, default=2048)
-    parser.add_argument("--blocks", type=int, nargs="+", default=[32, 64, 128, 256])
-    given = parser.parse_args()
-    rng = np.random.default_rng(0)
-    net = random_net(given.nodes, rng)
-    ragged, compiled, key = Ragged(tuple(net.cards.tolist())), compile_network(net, width=1), key_from_seed(0)
-    trunk = Trunk.make(0, recipe(net, "paper", hidden=(given.units,)).architecture, 2 * len(net), len(net))
-    priors, nothing = jnp.full(len(net), 0.5), jnp.zeros(len(net))
-    findings = make_findings(net, Evidence({}, {}), np.zeros(len(net), bool), np.ones(len(net), bool))
+class Contest:
+    """The three ways to draw from one network and trunk."""
 
-    @jax.jit
-    def full_pass(trunk: Trunk, states: jax.Array) -> jax.Array:
-        x = encode("prior", states >= 0, one_hot(states, ragged), ragged, priors)
-        return trunk(x, nothing)["marginal"]
+    def __init__(self, nodes: int, units: int):
+        self.rng = np.random.default_rng(0)
+        self.net = random_net(nodes, self.rng)
+        self.ragged, self.compiled = Ragged(tuple(self.net.cards.tolist())), compile_network(self.net, width=1)
+        self.trunk = Trunk.make(0, recipe(self.net, "paper", hidden=(units,)).architecture, 2 * nodes, nodes)
+        self.priors, self.nothing = jnp.full(nodes, 0.5), jnp.zeros(nodes)
+        self.findings = make_findings(self.net, Evidence({}, {}), np.zeros(nodes, bool), np.ones(nodes, bool))
+        self.drawn = jnp.asarray(um.sample(self.net, SAMPLES, seed=1))
+        self.cores = side_by_side()
+        self.pool = ThreadPoolExecutor(self.cores)
 
-    @jax.jit
-    def n_passes(trunk: Trunk, states: jax.Array, uniform: jax.Array) -> jax.Array:
+    @partial(jax.jit, static_argnums=0)
+    def _full_pass(self, trunk: Trunk, states: jax.Array) -> jax.Array:
+        x = encode("prior", states >= 0, one_hot(states, self.ragged), self.ragged, self.priors)
+        return trunk(x, self.nothing)["marginal"]
+
+    @partial(jax.jit, static_argnums=0)
+    def _n_passes(self, trunk: Trunk, states: jax.Array, uniform: jax.Array) -> jax.Array:
         def step(i: jax.Array, states: jax.Array) -> jax.Array:
-            p = jax.nn.sigmoid(full_pass(trunk, states))
+            p = jax.nn.sigmoid(self._full_pass(trunk, states))
             return states.at[:, i].set((uniform[:, i] < p[:, i]).astype(states.dtype))
 
-        return jax.lax.fori_loop(0, len(net), step, states)
+        return lax.fori_loop(0, len(self.net), step, states)
 
-    @jax.jit
-    def layer(trunk: Trunk) -> object:
-        known = jnp.zeros((1, len(net)), bool)
-        return trunk_layer(trunk, "marginal", "prior", ragged, priors, nothing, known, one_hot(jnp.full((1, len(net)), -1), ragged))
+    @partial(jax.jit, static_argnums=0)
+    def _layer(self, trunk: Trunk) -> Layer:
+        known, values = jnp.zeros((1, len(self.net)), bool), one_hot(jnp.full((1, len(self.net)), -1), self.ragged)
+        return trunk_layer(trunk, "marginal", "prior", self.ragged, self.priors, self.nothing, known, values)
 
-    drawn = jnp.asarray(um.sample(net, SAMPLES, seed=1))
-    runs = {
-        "one full pass": (SAMPLES, lambda: full_pass(trunk, drawn)),
-        "N full passes": (FEW, lambda: n_passes(trunk, jnp.full_like(drawn[:FEW], -1), jnp.asarray(rng.random((FEW, len(net)))))),
-    }
-    cores = side_by_side()
-    pool = ThreadPoolExecutor(cores)
+    def one_pass(self) -> jax.Array:
+        return self._full_pass(self.trunk, self.drawn)
 
-    def incremental(block: int) -> list[object]:
-        made, part = layer(trunk), SAMPLES // cores
+    def n_passes(self) -> jax.Array:
+        return self._n_passes(self.trunk, jnp.full_like(self.drawn[:FEW], -1), jnp.asarray(self.rng.random((FEW, len(self.net)))))
+
+    def incremental(self, block: int) -> list[object]:
+        made, part, key = self._layer(self.trunk), SAMPLES // self.cores, key_from_seed(0)
 
         def draw(chunk: int) -> object:
-            at = first_sample(chunk * part)
-            return jax.block_until_ready(sequential_draw(compiled.layout, compiled.arrays, key, at, part, made, findings, block))
+            layout, arrays = self.compiled.layout, self.compiled.arrays
+            return jax.block_until_ready(sequential_draw(layout, arrays, key, first_sample(chunk * part), part, made, self.findings, block))
 
-        return list(pool.map(draw, range(cores)))
+        return list(self.pool.map(draw, range(self.cores)))
 
-    for block in given.blocks:
-        runs[f"incremental, {block}"] = (SAMPLES, partial(incremental, block))
+
+def rates(runs: dict[str, tuple[int, Callable[[], object]]]) -> dict[str, float]:
+    """Samples a second of each, in turns."""
     seconds = {name: [] for name in runs}
     for repeat in range(REPEATS + 1):
         for name, (n, run) in runs.items():
@@ -94,8 +96,23 @@ def main() -> None:
             jax.block_until_ready(run())
             if repeat:  # the first compiles
                 seconds[name].append((time.perf_counter() - start) / n)
-    rate = {name: 1 / statistics.median(s) for name, s in seconds.items()}
-    print(f"{given.nodes} nodes, {given.units} units, {cores} cores, {jax.devices()[0].device_kind}, JAX {jax.__version__}")
+    return {name: 1 / statistics.median(s) for name, s in seconds.items()}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--nodes", type=int, default=500)
+    parser.add_argument("--units", type=int, default=2048)
+    parser.add_argument("--blocks", type=int, nargs="+", default=[32, 64, 128, 256])
+    given = parser.parse_args()
+    contest = Contest(given.nodes, given.units)
+    runs: dict[str, tuple[int, Callable[[], object]]] = {
+        "one full pass": (SAMPLES, contest.one_pass),
+        "N full passes": (FEW, contest.n_passes),
+    }
+    runs |= {f"incremental, {block}": (SAMPLES, partial(contest.incremental, block)) for block in given.blocks}
+    rate = rates(runs)
+    print(f"{given.nodes} nodes, {given.units} units, {contest.cores} cores, {jax.devices()[0].device_kind}, JAX {jax.__version__}")
     print(f"{'':20} {'samples/s':>10} {'x N passes':>11} {'x one pass':>11}")
     for name, r in rate.items():
         print(f"{name:20} {r:10.0f} {r / rate['N full passes']:11.1f} {r / rate['one full pass']:11.3f}")

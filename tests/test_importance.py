@@ -1,34 +1,26 @@
 """Estimates, their errors, when to stop, and how far to trust: against exact answers."""
 
-import gc
 import math
 
-import jax
 import numpy as np
 import pytest
 from scipy.stats import genpareto, kstest
 
 import unimarg as um
-from models import ASIA, random_model
+from models import ASIA, ILL, METHODS, random_model
 from unimarg import Network, Posterior, Variable
 from unimarg.conditionals import Query
 from unimarg.counter import key_from_seed
 from unimarg.diagnostics import k_hat, tail_size, zero_count_error
-from unimarg.errors import EvidenceError, ImpossibleEvidenceError, UsageError
 from unimarg.evidence import parse_evidence
 from unimarg.frame import frame_of
 from unimarg.importance import ENOUGH, Estimator, Limits, Weighted, first_sample
-from unimarg.proposals.independent import independent
-from unimarg.proposals.lookahead import lookahead
-from unimarg.proposals.message import message
 from unimarg.proposals.prior import prior
-from unimarg.proposals.sequential import sequential
-from unimarg.walk import SUMS, _walk, _weighted_sums, walk
+from unimarg.sums import SUMS
+from unimarg.walk import walk
 
 ALARM = um.example("alarm")
 MODEL = random_model(ASIA, heads=("marginal", "message"))
-METHODS = ["prior", "independent", "hybrid", "message", "lookahead", "adaptive", "sequential"]
-ILL = {"dysp": "yes", "xray": "yes", "smoke": [0.3, 0.9]}
 ALARMING = {"HRBP": 2, "EXPCO2": 0, "BP": 0, "PRESS": [0.1, 0.2, 0.9, 0.4]}
 
 
@@ -216,212 +208,3 @@ def test_what_no_sample_showed_has_an_error():
     assert found["x"]["yes"] == 0
     assert found.error("x")["yes"] == pytest.approx(zero_count_error(found.ess))
     assert zero_count_error(1000) == pytest.approx(0.0007, rel=0.02)
-
-
-# --- evidence and misuse
-
-
-@pytest.mark.parametrize("method", METHODS)
-def test_evidence_on_every_node(method):
-    states = dict.fromkeys(ASIA.names, 1)
-    found = MODEL.query(states, method=method, samples=1000)
-    exact = float(ASIA.log_probability(np.ones((1, len(ASIA)), dtype=int))[0])
-    assert found.status == "ok"
-    assert found.log_evidence == pytest.approx(exact, abs=1e-5)
-    assert found.log_evidence_error == 0
-    for p, e in zip(found.probabilities, found.std_errors, strict=True):
-        assert (p.tolist(), e.tolist()) == ([0.0, 1.0], [0.0, 0.0])
-
-
-def test_impossible_evidence_is_an_error_where_proven_and_failed_where_not():
-    for method in ["auto", *METHODS]:
-        with pytest.raises(ImpossibleEvidenceError, match="impossible"):
-            MODEL.query({"either": "no", "lung": "yes"}, method=method)
-    # b is a, and c says that they differ: every state is possible by itself
-    copy, differ = np.eye(2), np.array([[[1, 0], [0, 1]], [[0, 1], [1, 0]]], dtype=float)
-    net = Network([Variable(v) for v in "abc"], {"b": ["a"], "c": ["a", "b"]}, {"a": [0.5, 0.5], "b": copy, "c": differ})
-    found = um.infer(net, {"c": "yes"}, method="prior", samples=5000)
-    assert (found.status, found.message) == ("failed", "no sample of 5000 was compatible with the evidence")
-    assert found.log_evidence == -math.inf
-    assert np.isnan(found.probabilities[0]).all()
-
-
-@pytest.mark.parametrize(
-    ("options", "sentence"),
-    [
-        ({"samples": 0}, "the number of samples must be a whole number from 1"),
-        ({"samples": 2.5}, "the number of samples must be a whole number from 1"),
-        ({"target_error": 0}, "target_error must be a number above 0, not 0"),
-        ({"target_error": math.nan}, "target_error must be a number above 0, not nan"),
-        ({"seconds": -1}, "seconds must be a number above 0, not -1"),
-        ({"seed": -1}, "a seed must be a whole number from 0"),
-        ({"method": "hybrid", "beta": 1.5}, "beta must lie between 0 and 1, not 1.5"),
-        ({"method": "hybrid", "beta": math.nan}, "beta must lie between 0 and 1, not nan"),
-        ({"method": "hybrid", "beta": [0.1, 0.2]}, r"beta must be a number or one for each of the 8 variables, not an array \[2\]"),
-        ({"method": "hybrid", "beta": "much"}, "beta must be a number, one for each variable, a function, or 'fit', not 'much'"),
-        ({"method": "looka"}, "there is no method 'looka'; did you mean 'lookahead'"),
-        ({"sample": 5}, "there is no option 'sample'; did you mean 'samples'"),
-        ({"targets": "lung"}, "targets must be a list of names"),
-        ({"targets": ["lungs"]}, "there is no variable 'lungs'; did you mean 'lung'"),
-    ],
-)
-def test_misuse_is_a_sentence(options, sentence):
-    with pytest.raises(UsageError, match=sentence):
-        MODEL.query(ILL, **({"method": "prior"} | options))
-
-
-def test_methods_that_need_a_model_say_so():
-    for method in ("independent", "hybrid", "message", "sequential", "um"):
-        with pytest.raises(UsageError, match=f"the method '{method}' needs a trained model"):
-            um.infer(ASIA, ILL, method=method)
-    with pytest.raises(UsageError, match="no message head"):
-        random_model(ASIA).query(ILL, method="message")
-    with pytest.raises(UsageError, match="sequential needs a network of one hidden layer or a student"):
-        random_model(ASIA, hidden=(16, 16)).query(ILL, method="sequential")
-
-
-@pytest.mark.parametrize(
-    ("evidence", "sentence"),
-    [
-        ({"lung": [0, 0]}, "is zero for every state"),
-        ({"lung": [math.nan, 1]}, "must be finite"),
-        ({"lung": [-1, 1]}, "not negative"),
-        ({"lungs": "yes"}, "did you mean 'lung'"),
-        (5, "evidence must be a mapping"),
-        ([5], "evidence must be a mapping"),
-    ],
-)
-def test_bad_evidence_is_a_sentence(evidence, sentence):
-    with pytest.raises(EvidenceError, match=sentence):
-        um.infer(ASIA, evidence, method="prior")
-
-
-def test_several_evidence_sets_are_answered_as_one_by_one():
-    sets = [{}, ILL, {"either": "yes"}]
-    together = um.infer(ASIA, sets, method="prior", samples=8192)
-    assert isinstance(together, list)
-    for evidence, found in zip(sets, together, strict=True):
-        alone = um.infer(ASIA, evidence, method="prior", samples=8192)
-        np.testing.assert_array_equal(np.concatenate(found.probabilities), np.concatenate(alone.probabilities))
-    assert um.infer(ASIA, [], method="prior") == []
-
-
-@pytest.mark.parametrize("method", ["auto", "exact", "prior", "lookahead"])
-def test_of_several_sets_the_impossible_one_fails_alone(method):
-    sets = [ILL, {"either": "no", "lung": "yes"}, {"either": "yes"}]
-    good, impossible, other = um.infer(ASIA, sets, ["lung"], method=method, target_error=0.02)
-    assert (good.status, impossible.status, other.status) == ("ok", "failed", "ok")
-    assert "impossible" in impossible.message
-    assert np.isnan(impossible.probabilities[0]).all()
-    assert impossible.ess == 0
-    with pytest.raises(ImpossibleEvidenceError, match="impossible"):
-        um.infer(ASIA, sets[1], ["lung"], method=method)
-    with pytest.raises(EvidenceError, match=r"evidence set 2: .*did you mean 'lung'"):
-        um.infer(ASIA, [{}, ILL, {"lungs": "yes"}], method=method)
-
-
-# --- many queries
-
-
-def test_new_evidence_compiles_nothing_and_keeps_no_memory():
-    rng = np.random.default_rng(0)
-
-    def ask() -> None:
-        chosen = rng.choice(len(ALARM), size=rng.integers(0, 6), replace=False)
-        states = um.sample(ALARM, 1, seed=int(rng.integers(1 << 30)))[0]
-        evidence: dict[str, object] = {ALARM.names[i]: int(states[i]) for i in chosen}
-        if len(chosen):
-            evidence[ALARM.names[chosen[0]]] = (rng.random(ALARM.cards[chosen[0]]) + 0.1).tolist()
-        targets = None if rng.random() < 0.5 else [ALARM.names[int(rng.integers(len(ALARM)))]]
-        for method in ("prior", "lookahead", "adaptive"):
-            um.infer(ALARM, evidence, targets, method=method, samples=8192)
-
-    for _ in range(3):
-        ask()
-    gc.collect()
-    programs, arrays = (_walk._cache_size(), _weighted_sums._cache_size()), len(jax.live_arrays())
-    for _ in range(12):
-        ask()
-    gc.collect()
-    assert (_walk._cache_size(), _weighted_sums._cache_size()) == programs
-    assert len(jax.live_arrays()) <= arrays
-
-
-@pytest.mark.parametrize("with_model", [False, True])
-def test_nothing_is_compiled_after_the_first_query(monkeypatch, with_model):
-    """Whatever the evidence, the targets, the error asked for, and however far ``auto`` escalates."""
-    net = um.medical(risks=4, diseases=6, symptoms=14, seed=1)
-    ask = random_model(net, heads=("marginal", "message")).query if with_model else lambda *a, **o: um.infer(net, *a, **o)
-    events: list[str] = []
-
-    def listen(event: str, *_: object, **__: object) -> None:
-        events.append(event)
-
-    samples = um.sample(net, 24, seed=3)
-    monkeypatch.setattr("unimarg.query.EXACT_ENTRIES", -1)
-    ask({}, target_error=0.01)
-    jax.monitoring.register_event_duration_secs_listener(listen)
-    rng, tried = np.random.default_rng(0), ""
-    for number, states in enumerate(samples):
-        chosen = rng.choice(len(net), size=rng.integers(0, 8), replace=False)
-        evidence: dict[str, object] = {net.names[i]: int(states[i]) for i in chosen}
-        if number % 3 == 0:
-            evidence[net.names[number % len(net)]] = [0.2, 0.7]
-        monkeypatch.setattr("unimarg.query.POOR", 1.1 if number % 2 else 0.05)  # 1.1: nothing is good enough
-        monkeypatch.setattr("unimarg.query.EXACT_ENTRIES", 1 << 22 if number % 5 == 0 else -1)
-        targets = [net.names[i] for i in rng.choice(len(net), size=2)] if number % 4 == 0 else None
-        options = {"target_error": [0.01, 0.004, None][number % 3], "samples": [None, 12_345, 20_000][number % 3]}
-        found = ask(evidence, targets, seed=number, **options)
-        tried += f"{found.method} {found.message}"
-    jax.jit(lambda x: x + len(tried))(1)  # the listener hears of this one
-    jax.monitoring.unregister_event_duration_listener(listen)
-    assert all(method in tried for method in ("exact", "lookahead", "adaptive", *(["sequential"] if with_model else [])))
-    assert sum("backend_compile" in e for e in events) == 1
-
-
-def test_frames_go_with_their_networks():
-    from unimarg import frame
-
-    before = len(frame._frames)
-    net = Network([Variable("x")], {}, {"x": [0.3, 0.7]})
-    frame_of(net)
-    assert len(frame._frames) == before + 1
-    del net
-    gc.collect()
-    assert len(frame._frames) == before
-
-
-# --- the paper's appendix B
-
-
-def pair() -> tuple[Network, Query]:
-    """j is caused only and always by i; the evidence leaves P(i | e) = P(j | e) = 0.001."""
-    net = Network(
-        [Variable(v) for v in ("i", "j", "e")],
-        {"j": ["i"], "e": ["i"]},
-        {"i": [0.9, 0.1], "j": [[1.0, 0.0], [0.0, 1.0]], "e": [[0.1, 0.9], [1 - 0.9 * 9 / 999, 0.9 * 9 / 999]]},
-    )
-    return net, Query.make(net, parse_evidence(net, {"e": "yes"}), (0, 1, 2))
-
-
-def test_the_problematic_pair_of_the_paper():
-    net, query = pair()
-    frame = frame_of(net)
-    exact = um.exact(net, {"e": "yes"})
-    marginals = np.stack(exact.probabilities)
-    assert marginals[:2, 1] == pytest.approx([0.001, 0.001])
-
-    def largest(given, draw=None) -> float:
-        """The largest weight over the mean, of 2^22 samples: with the pair at 1 and 1 once in a million."""
-        top = -np.inf
-        for chunk in range(512):
-            draws = draw or (lambda *a: walk(frame.shape, given, *a))
-            top = max(top, float(draws(key_from_seed(0), first_sample(chunk << 13), 1 << 13)[1].max()))
-        return math.exp(top - exact.log_evidence)
-
-    assert largest(independent(frame, query, marginals, structure=False).finish()) == pytest.approx(1000, rel=1e-3)
-    told = np.zeros((3, 2))
-    told[0] = np.log(net.mechanisms[2].expand()[:, 1])
-    assert largest(message(frame, query, told).finish()) == pytest.approx(1, abs=1e-4)
-    assert largest(lookahead(frame, query).finish()) == pytest.approx(1, abs=1e-4)
-    assert largest(None, sequential(random_model(net, heads=("marginal", "message")), query)) < 20

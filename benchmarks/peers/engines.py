@@ -12,6 +12,7 @@ import importlib
 import logging
 import time
 import warnings
+from abc import ABC, abstractmethod
 from typing import Any, ClassVar
 
 import numpy as np
@@ -33,7 +34,7 @@ def labels(net: Network, row: np.ndarray) -> dict[str, str]:
     return {net.names[i]: net.variables[i].states[k] for i, k in enumerate(row) if k >= 0}
 
 
-class Engine:
+class Engine(ABC):
     """What all have in common. ``seconds`` of training are for methods that learn."""
 
     module: str  # what is imported before anything can be asked
@@ -42,11 +43,11 @@ class Engine:
     sample: Any = None
     load: Any = None
 
-    def __init__(self, method: str, net: Network, model: str, training: float):
-        raise NotImplementedError
+    @abstractmethod
+    def __init__(self, method: str, net: Network, model: str, training: float): ...
 
-    def answer(self, row: np.ndarray, seconds: float) -> Answer:
-        raise NotImplementedError
+    @abstractmethod
+    def answer(self, row: np.ndarray, seconds: float) -> Answer: ...
 
 
 class Unimarg(Engine):

@@ -30,7 +30,8 @@ from unimarg.frame import Frame
 from unimarg.layout import MAX_NODES
 from unimarg.network import Floats
 from unimarg.posterior import Posterior
-from unimarg.walk import walk, weighted_sums
+from unimarg.sums import weighted_sums
+from unimarg.walk import walk
 
 CHUNK, CHUNK_ACCELERATED = 1 << 12, 1 << 19  # a GPU takes about as long for a hundred thousand samples as for half a million
 FIRST_CHECK = 1 << 13  # samples after which errors are looked at first

@@ -25,7 +25,7 @@ from unimarg.formats.interop import AnyNetwork, as_network
 from unimarg.importance import DEFAULT_SAMPLES, ENOUGH, Drawn, Estimator, Weighted, chunk_size, first_sample
 from unimarg.network import Floats, Ints, Network
 from unimarg.query import EXACT_MEMORY, Asked, Options, check
-from unimarg.walk import SUMS
+from unimarg.sums import SUMS
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -14,8 +14,6 @@ where i has a virtual finding.
 
 from __future__ import annotations
 
-from functools import partial
-
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -56,7 +54,11 @@ class Student(eqx.Module):
         block = min(nodes, BLOCK_ACCELERATED if half else BLOCK)
         chosen = (states[..., None] == jnp.arange(card, dtype=states.dtype)) & drawn[..., None]
         earlier = jnp.tri(block, k=-1)
-        sums = partial(half_dot if half else partial(jnp.dot, precision=lax.Precision.HIGHEST), earlier)  # over the nodes before each
+
+        def sums(added: jax.Array) -> jax.Array:
+            """Over the nodes before each."""
+            flat = added.reshape(block, -1)
+            return (half_dot(earlier, flat) if half else jnp.dot(earlier, flat, precision=lax.Precision.HIGHEST)).reshape(added.shape)
 
         def blocks(a: jax.Array) -> jax.Array:
             padded = jnp.pad(a, [(0, -nodes % block)] + [(0, 0)] * (a.ndim - 1))
@@ -66,7 +68,7 @@ class Student(eqx.Module):
         def step(before: jax.Array, now: tuple[jax.Array, ...]) -> tuple[jax.Array, jax.Array]:
             chosen, rows, out, bias = now
             added = jnp.einsum("bsk,bku->bsu", chosen.astype(jnp.float32), rows)
-            hidden = jax.nn.relu(before + sums(added.reshape(block, -1)).reshape(added.shape))
+            hidden = jax.nn.relu(before + sums(added))
             return before + added.sum(axis=0), jnp.einsum("bku,bsu->bks", out, hidden) + bias[..., None]
 
         start = self.evidence(features, half)

@@ -29,15 +29,12 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from unimarg.compiled import FEW_STATES, ONE_CORE, log_p_of_steps, noisy_steps, p_of_steps
+from unimarg.compiled import FEW_STATES, ONE_CORE, log_p_of_steps, noisy_steps
 from unimarg.conditionals import (
-    DRAWN,
     NOISY,
-    NOISY_MEAN,
     PLAIN_NOISY,
     PLAIN_TABLE,
     TABLE,
-    TABLE_MEAN,
     TILTED,
     Conditionals,
     Edges,
@@ -50,9 +47,6 @@ from unimarg.layout import NoisyBlocks
 
 assert (PLAIN_TABLE, TABLE, PLAIN_NOISY, NOISY, TILTED) == (0, 1, 2, 3, 4)  # the order of the branches below
 BINARY = 3  # branches further on, those of noisy-max nodes are repeated for two states
-assert (DRAWN, TABLE_MEAN, NOISY_MEAN) == (0, 1, 2)
-SUMS = 8  # of a node's state, see weighted_sums
-FIRST, CENTRES = 64, 2.0**20  # samples that the centre c is the mean of; its fractions, so that 1 - c is exact too
 
 
 def walk(
@@ -242,10 +236,10 @@ def _pick(parts: list[jax.Array], state: jax.Array) -> jax.Array:
 
 def _log_p_noisy(given: Conditionals, now: Step, states: jax.Array, card: int) -> list[jax.Array]:
     """log P(x_i = k | pa_i) of a noisy-max node of at most ``card`` states, ``[n]`` for each."""
-    return log_p_of_steps(_noisy_steps(given.noisy, now, states, card))
+    return log_p_of_steps(noisy_steps_of(given.noisy, now, states, card))
 
 
-def _noisy_steps(noisy: NoisyBlocks | None, now: Step | Mean, states: jax.Array, card: int) -> list[jax.Array]:
+def noisy_steps_of(noisy: NoisyBlocks | None, now: Step | Mean, states: jax.Array, card: int) -> list[jax.Array]:
     assert noisy is not None
     block = jax.tree.map(lambda a: lax.dynamic_index_in_dim(a, now.noisy, 0, keepdims=False), noisy)
     block = block._replace(leak=block.leak[..., : card - 1], steps=block.steps[..., : card - 1])
@@ -316,97 +310,3 @@ def _chosen(values: jax.Array, state: jax.Array) -> jax.Array:
     if len(values) > FEW_STATES:
         return values[state]
     return _pick([jnp.broadcast_to(v, state.shape) for v in values], state)
-
-
-# --- sums over the samples
-
-
-def weighted_sums(
-    shape: Shape, given: Conditionals, states: jax.Array, log_w: jax.Array, rows: jax.Array | None, count: int
-) -> tuple[jax.Array, ...]:
-    """Over the first ``count`` samples: the largest log w; sums of w and w^2, weights scaled by the largest; and ``[nodes, card, 8]``.
-
-    That has for each node and state the sums of w g, w^2 g and w^2 g^2, and c, with g = f - c: f is the indicator of the state, or
-    P(x_i = k | pa_i) where the node has no finding below it; c is about its mean, since digits are lost otherwise where f hardly varies.
-    Then the sums of D, D^2, w D and w g D, with D = f - q_i(k | drawn before), whose mean is 0: where f is an indicator and ``rows``
-    are known.
-    """
-    return _weighted_sums(shape, given.means, given.estimated, given.prob, given.noisy, states, log_w, rows, np.int32(count))
-
-
-@partial(jax.jit, static_argnames=("shape",), compiler_options=ONE_CORE)
-def _weighted_sums(
-    shape: Shape,
-    means: Mean,
-    estimated: jax.Array,
-    prob: jax.Array,
-    noisy: NoisyBlocks | None,
-    states: jax.Array,
-    log_w: jax.Array,
-    rows: jax.Array | None,
-    count: jax.Array,
-) -> tuple[jax.Array, ...]:
-    counts = lax.iota(jnp.int32, len(log_w)) < count
-    log_w = jnp.where(counts, log_w, -jnp.inf)
-    top = log_w.max()
-    w = jnp.where(log_w > -jnp.inf, jnp.exp(log_w - jnp.where(top > -jnp.inf, top, 0)), 0)
-    w2 = w * w
-
-    def node(at: jax.Array, out: jax.Array) -> jax.Array:
-        mean: Mean = jax.tree.map(lambda a: lax.dynamic_index_in_dim(a, at, 0, keepdims=False), means)
-
-        def sums_of(f: jax.Array, control: jax.Array | None = None) -> jax.Array:
-            c = jnp.round(f[:FIRST].mean() * CENTRES) / CENTRES
-            g = f - c
-            wg, w2g = w * g, w2 * g
-            found = [wg.sum(), w2g.sum(), (w2g * g).sum(), c]
-            if control is not None:
-                found += [control.sum(), (control * control).sum(), (w * control).sum(), (wg * control).sum()]
-            return jnp.pad(jnp.stack(found), (0, SUMS - len(found)))
-
-        def by_state(value: Any) -> jax.Array:
-            def one(k: jax.Array, out: jax.Array) -> jax.Array:
-                return out.at[k].set(sums_of(*value(k)))
-
-            sums = lax.fori_loop(jnp.where(mean.card == 2, 1, 0), mean.card, one, jnp.zeros((shape.card, SUMS)))
-            return jnp.where(mean.card == 2, _both(sums), sums)
-
-        def drawn() -> jax.Array:
-            state = lax.dynamic_index_in_dim(states, mean.node, 0, keepdims=False)
-            if rows is None:
-                return by_state(lambda k: ((state == k.astype(state.dtype)).astype(jnp.float32),))
-            row = lax.dynamic_index_in_dim(rows, mean.node, 0, keepdims=False)
-
-            def value(k: jax.Array) -> tuple[jax.Array, jax.Array]:
-                f = (state == k.astype(state.dtype)).astype(jnp.float32)
-                return f, jnp.where(counts & (row >= 0), f - prob.at[jnp.maximum(row, 0) + k].get(mode="promise_in_bounds"), 0)
-
-            return by_state(value)
-
-        def table_mean() -> jax.Array:
-            base = lax.optimization_barrier(table_entries(mean, states))
-            return by_state(lambda k: (prob.at[base + k].get(mode="promise_in_bounds"),))
-
-        def noisy_mean(card: int) -> jax.Array:
-            p = p_of_steps(_noisy_steps(noisy, mean, states, card))[: shape.card]
-            if card == 2:
-                return _both(jnp.zeros((shape.card, SUMS)).at[1].set(sums_of(p[1])))
-            sums = jnp.stack([sums_of(f) for f in p])
-            return jnp.pad(sums, ((0, shape.card - len(sums)), (0, 0)))
-
-        branches = [drawn, table_mean]
-        which = mean.kind
-        if noisy is not None:  # most have two or three states
-            cards = sorted({2, min(3, noisy.leak.shape[-1] + 1), noisy.leak.shape[-1] + 1})
-            branches += [partial(noisy_mean, card) for card in cards]
-            which = which + jnp.where(which == NOISY_MEAN, jnp.minimum(mean.card - 2, len(cards) - 1), 0)
-        found = lax.switch(which, branches)
-        return lax.dynamic_update_index_in_dim(out, found, mean.node, 0)
-
-    return top, w.sum(), w2.sum(), lax.fori_loop(0, estimated, node, jnp.zeros((shape.nodes, shape.card, SUMS)))
-
-
-def _both(sums: jax.Array) -> jax.Array:
-    """The sums of both states of a binary node from those of the second: the first's g and D are minus those."""
-    sign = jnp.array([-1.0, -1.0, 1.0, -1.0, -1.0, 1.0, -1.0, 1.0])
-    return sums.at[0].set(sums[1] * sign + jnp.zeros(SUMS).at[3].set(1.0))

@@ -18,38 +18,48 @@ if TYPE_CHECKING:
     from unimarg.network import Network
 
 
+METHODS = "auto, exact, prior, lookahead, adaptive; of a trained model also um (one pass), independent, hybrid, message, sequential."
+TargetOption = Annotated[list[str] | None, typer.Option("-t", "--target", help="A variable to report; all if not given. Repeatable.")]
+MethodOption = Annotated[str, typer.Option(help=METHODS)]
+SamplesOption = Annotated[int | None, typer.Option(help="Draw so many, whatever the error, unless a target error is given too.")]
+TargetErrorOption = Annotated[
+    float | None, typer.Option(help="Stop when the largest standard error is below; 0.005 if neither this nor --samples is given.")
+]
+SecondsOption = Annotated[float | None, typer.Option(help="Stop drawing after this time.")]
+BetaOption = Annotated[str | None, typer.Option(help="Of hybrid: how much of the network, 0 to 1, or 'fit' to try a few.")]
+StructureOption = Annotated[
+    bool, typer.Option("--structure/--no-structure", help="Whether nodes without findings below keep their tables; the paper: no.")
+]
+MemoryOption = Annotated[float, typer.Option(help="GiB that --method exact may use.")]
+JointOption = Annotated[
+    list[str] | None, typer.Option("--joint", metavar="NAME", help="Report combinations of the variables named so. Repeatable.")
+]
+MostProbableOption = Annotated[bool, typer.Option("--most-probable", help="Report the most probable state of all variables.")]
+ExplainOption = Annotated[
+    str | None,
+    typer.Option("--explain", metavar="NAME", help="Report which findings moved this variable: one pass of a model, or exactly."),
+]
+PlotOption = Annotated[Path | None, typer.Option("--plot", help="Draw the marginals too: .png, .svg or .pdf.")]
+
+
 @app.command()
 def query(
     network: ModelArgument,
     evidence: EvidenceOption = None,
     case: CaseOption = None,
-    target: Annotated[list[str] | None, typer.Option("-t", "--target", help="A variable to report; all if not given. Repeatable.")] = None,
-    method: Annotated[
-        str,
-        typer.Option(
-            help="auto, exact, prior, lookahead, adaptive; of a trained model also um (one pass), independent, hybrid, message, sequential."
-        ),
-    ] = "auto",
-    samples: Annotated[int | None, typer.Option(help="Draw so many, whatever the error, unless a target error is given too.")] = None,
-    target_error: Annotated[
-        float | None, typer.Option(help="Stop when the largest standard error is below; 0.005 if neither this nor --samples is given.")
-    ] = None,
-    seconds: Annotated[float | None, typer.Option(help="Stop drawing after this time.")] = None,
-    beta: Annotated[str | None, typer.Option(help="Of hybrid: how much of the network, 0 to 1, or 'fit' to try a few.")] = None,
-    structure: Annotated[
-        bool, typer.Option("--structure/--no-structure", help="Whether nodes without findings below keep their tables; the paper: no.")
-    ] = True,
+    target: TargetOption = None,
+    method: MethodOption = "auto",
+    samples: SamplesOption = None,
+    target_error: TargetErrorOption = None,
+    seconds: SecondsOption = None,
+    beta: BetaOption = None,
+    structure: StructureOption = True,
     seed: SeedOption = 0,
-    memory: Annotated[float, typer.Option(help="GiB that --method exact may use.")] = 4.0,
-    joint: Annotated[
-        list[str] | None, typer.Option("--joint", metavar="NAME", help="Report combinations of the variables named so. Repeatable.")
-    ] = None,
-    most_probable: Annotated[bool, typer.Option("--most-probable", help="Report the most probable state of all variables.")] = False,
-    explain: Annotated[
-        str | None,
-        typer.Option("--explain", metavar="NAME", help="Report which findings moved this variable: one pass of a model, or exactly."),
-    ] = None,
-    plot: Annotated[Path | None, typer.Option("--plot", help="Draw the marginals too: .png, .svg or .pdf.")] = None,
+    memory: MemoryOption = 4.0,
+    joint: JointOption = None,
+    most_probable: MostProbableOption = False,
+    explain: ExplainOption = None,
+    plot: PlotOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Posterior marginals given evidence, with their errors and how far to trust them. Exit code 1 where they are not to be trusted.

@@ -1,0 +1,133 @@
+"""Sums over weighted samples, from which means and errors are made (see ``importance``).
+
+For each node and state k, with weights w scaled by the largest and g = f - c:
+
+    w g, w^2 g, w^2 g^2, c        f is the indicator of the state, or P(x_i = k | pa_i) where the node has no finding below it; c is
+                                  about its mean, since digits are lost otherwise where f hardly varies
+    D, D^2, w D, w g D            D = f - q_i(k | drawn before), whose mean is 0: where f is an indicator and the row of the table
+                                  that the node was drawn from is known; 0 elsewhere
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from unimarg.compiled import ONE_CORE, p_of_steps
+from unimarg.conditionals import DRAWN, NOISY_MEAN, TABLE_MEAN, Conditionals, Mean
+from unimarg.frame import Shape
+from unimarg.layout import NoisyBlocks
+from unimarg.walk import noisy_steps_of, table_entries
+
+SUMS = 8  # of a node's state
+FIRST, CENTRES = 64, 2.0**20  # samples that the centre c is the mean of; its fractions, so that 1 - c is exact too
+assert (DRAWN, TABLE_MEAN, NOISY_MEAN) == (0, 1, 2)  # the order of the branches below
+
+
+class Samples(NamedTuple):
+    """A chunk, and what its means are looked up in."""
+
+    prob: jax.Array
+    noisy: NoisyBlocks | None
+    states: jax.Array  # [nodes, n]
+    rows: jax.Array | None  # likewise, see walk
+    counts: jax.Array  # bool [n]: the others are padding
+    w: jax.Array  # [n]
+
+
+def weighted_sums(
+    shape: Shape, given: Conditionals, states: jax.Array, log_w: jax.Array, rows: jax.Array | None, count: int
+) -> tuple[jax.Array, ...]:
+    """Over the first ``count`` samples: the largest log w; sums of w and w^2, and ``[nodes, card, SUMS]``."""
+    return _weighted_sums(shape, given.means, given.estimated, given.prob, given.noisy, states, log_w, rows, np.int32(count))
+
+
+@partial(jax.jit, static_argnames=("shape",), compiler_options=ONE_CORE)
+def _weighted_sums(
+    shape: Shape,
+    means: Mean,
+    estimated: jax.Array,
+    prob: jax.Array,
+    noisy: NoisyBlocks | None,
+    states: jax.Array,
+    log_w: jax.Array,
+    rows: jax.Array | None,
+    count: jax.Array,
+) -> tuple[jax.Array, ...]:
+    counts = lax.iota(jnp.int32, len(log_w)) < count
+    log_w = jnp.where(counts, log_w, -jnp.inf)
+    top = log_w.max()
+    w = jnp.where(log_w > -jnp.inf, jnp.exp(log_w - jnp.where(top > -jnp.inf, top, 0)), 0)
+    samples = Samples(prob, noisy, states, rows, counts, w)
+
+    def node(at: jax.Array, out: jax.Array) -> jax.Array:
+        mean: Mean = jax.tree.map(lambda a: lax.dynamic_index_in_dim(a, at, 0, keepdims=False), means)
+        branches = [partial(kind, samples, mean, shape.card) for kind in (_drawn, _table_mean)]
+        which = mean.kind
+        if noisy is not None:  # most have two or three states
+            cards = sorted({2, min(3, noisy.leak.shape[-1] + 1), noisy.leak.shape[-1] + 1})
+            branches += [partial(_noisy_mean, samples, mean, shape.card, of=card) for card in cards]
+            which = which + jnp.where(which == NOISY_MEAN, jnp.minimum(mean.card - 2, len(cards) - 1), 0)
+        return lax.dynamic_update_index_in_dim(out, lax.switch(which, branches), mean.node, 0)
+
+    return top, w.sum(), (w * w).sum(), lax.fori_loop(0, estimated, node, jnp.zeros((shape.nodes, shape.card, SUMS)))
+
+
+# --- one node, ``[card, SUMS]``
+
+
+def _drawn(samples: Samples, mean: Mean, card: int) -> jax.Array:
+    state = lax.dynamic_index_in_dim(samples.states, mean.node, 0, keepdims=False)
+
+    def sums(k: jax.Array) -> jax.Array:
+        f = (state == k.astype(state.dtype)).astype(jnp.float32)
+        if samples.rows is None:
+            return _sums_of(samples.w, f)
+        row = lax.dynamic_index_in_dim(samples.rows, mean.node, 0, keepdims=False)
+        q = samples.prob.at[jnp.maximum(row, 0) + k].get(mode="promise_in_bounds")
+        return _sums_of(samples.w, f, jnp.where(samples.counts & (row >= 0), f - q, 0))
+
+    return _by_state(mean, card, sums)
+
+
+def _table_mean(samples: Samples, mean: Mean, card: int) -> jax.Array:
+    base = lax.optimization_barrier(table_entries(mean, samples.states))
+    return _by_state(mean, card, lambda k: _sums_of(samples.w, samples.prob.at[base + k].get(mode="promise_in_bounds")))
+
+
+def _noisy_mean(samples: Samples, mean: Mean, card: int, of: int) -> jax.Array:
+    """Of a noisy-max with at most ``of`` states."""
+    p = p_of_steps(noisy_steps_of(samples.noisy, mean, samples.states, of))[:card]
+    if of == 2:
+        return _both(jnp.zeros((card, SUMS)).at[1].set(_sums_of(samples.w, p[1])))
+    sums = jnp.stack([_sums_of(samples.w, f) for f in p])
+    return jnp.pad(sums, ((0, card - len(sums)), (0, 0)))
+
+
+def _by_state(mean: Mean, card: int, sums: Callable[[jax.Array], jax.Array]) -> jax.Array:
+    """State by state, of a binary node the second alone."""
+    found = lax.fori_loop(jnp.where(mean.card == 2, 1, 0), mean.card, lambda k, out: out.at[k].set(sums(k)), jnp.zeros((card, SUMS)))
+    return jnp.where(mean.card == 2, _both(found), found)
+
+
+def _sums_of(w: jax.Array, f: jax.Array, control: jax.Array | None = None) -> jax.Array:
+    """``[SUMS]`` of one state; ``control`` is D."""
+    c = jnp.round(f[:FIRST].mean() * CENTRES) / CENTRES
+    g = f - c
+    wg, w2g = w * g, w * w * g
+    found = [wg.sum(), w2g.sum(), (w2g * g).sum(), c]
+    if control is not None:
+        found += [control.sum(), (control * control).sum(), (w * control).sum(), (wg * control).sum()]
+    return jnp.pad(jnp.stack(found), (0, SUMS - len(found)))
+
+
+def _both(sums: jax.Array) -> jax.Array:
+    """The sums of both states of a binary node from those of the second: the first's g and D are minus those."""
+    sign = jnp.array([-1.0, -1.0, 1.0, -1.0, -1.0, 1.0, -1.0, 1.0])
+    return sums.at[0].set(sums[1] * sign + jnp.zeros(SUMS).at[3].set(1.0))

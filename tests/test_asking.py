@@ -1,0 +1,112 @@
+"""What may be asked: evidence of every kind, several sets at once, and misuse."""
+
+import math
+
+import numpy as np
+import pytest
+
+import unimarg as um
+from models import ASIA, ILL, METHODS, random_model
+from unimarg import Network, Variable
+from unimarg.errors import EvidenceError, ImpossibleEvidenceError, UsageError
+
+MODEL = random_model(ASIA, heads=("marginal", "message"))
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_evidence_on_every_node(method):
+    states = dict.fromkeys(ASIA.names, 1)
+    found = MODEL.query(states, method=method, samples=1000)
+    exact = float(ASIA.log_probability(np.ones((1, len(ASIA)), dtype=int))[0])
+    assert found.status == "ok"
+    assert found.log_evidence == pytest.approx(exact, abs=1e-5)
+    assert found.log_evidence_error == 0
+    for p, e in zip(found.probabilities, found.std_errors, strict=True):
+        assert (p.tolist(), e.tolist()) == ([0.0, 1.0], [0.0, 0.0])
+
+
+def test_impossible_evidence_is_an_error_where_proven_and_failed_where_not():
+    for method in ["auto", *METHODS]:
+        with pytest.raises(ImpossibleEvidenceError, match="impossible"):
+            MODEL.query({"either": "no", "lung": "yes"}, method=method)
+    # b is a, and c says that they differ: every state is possible by itself
+    copy, differ = np.eye(2), np.array([[[1, 0], [0, 1]], [[0, 1], [1, 0]]], dtype=float)
+    net = Network([Variable(v) for v in "abc"], {"b": ["a"], "c": ["a", "b"]}, {"a": [0.5, 0.5], "b": copy, "c": differ})
+    found = um.infer(net, {"c": "yes"}, method="prior", samples=5000)
+    assert (found.status, found.message) == ("failed", "no sample of 5000 was compatible with the evidence")
+    assert found.log_evidence == -math.inf
+    assert np.isnan(found.probabilities[0]).all()
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"samples": 0}, "the number of samples must be a whole number from 1"),
+        ({"samples": 2.5}, "the number of samples must be a whole number from 1"),
+        ({"target_error": 0}, "target_error must be a number above 0, not 0"),
+        ({"target_error": math.nan}, "target_error must be a number above 0, not nan"),
+        ({"seconds": -1}, "seconds must be a number above 0, not -1"),
+        ({"seed": -1}, "a seed must be a whole number from 0"),
+        ({"method": "hybrid", "beta": 1.5}, "beta must lie between 0 and 1, not 1.5"),
+        ({"method": "hybrid", "beta": math.nan}, "beta must lie between 0 and 1, not nan"),
+        ({"method": "hybrid", "beta": [0.1, 0.2]}, r"beta must be a number or one for each of the 8 variables, not an array \[2\]"),
+        ({"method": "hybrid", "beta": "much"}, "beta must be a number, one for each variable, a function, or 'fit', not 'much'"),
+        ({"method": "looka"}, "there is no method 'looka'; did you mean 'lookahead'"),
+        ({"sample": 5}, "there is no option 'sample'; did you mean 'samples'"),
+        ({"targets": "lung"}, "targets must be a list of names"),
+        ({"targets": ["lungs"]}, "there is no variable 'lungs'; did you mean 'lung'"),
+    ],
+)
+def test_misuse_is_a_sentence(options, sentence):
+    with pytest.raises(UsageError, match=sentence):
+        MODEL.query(ILL, **({"method": "prior"} | options))
+
+
+def test_methods_that_need_a_model_say_so():
+    for method in ("independent", "hybrid", "message", "sequential", "um"):
+        with pytest.raises(UsageError, match=f"the method '{method}' needs a trained model"):
+            um.infer(ASIA, ILL, method=method)
+    with pytest.raises(UsageError, match="no message head"):
+        random_model(ASIA).query(ILL, method="message")
+    with pytest.raises(UsageError, match="sequential needs a network of one hidden layer or a student"):
+        random_model(ASIA, hidden=(16, 16)).query(ILL, method="sequential")
+
+
+@pytest.mark.parametrize(
+    ("evidence", "sentence"),
+    [
+        ({"lung": [0, 0]}, "is zero for every state"),
+        ({"lung": [math.nan, 1]}, "must be finite"),
+        ({"lung": [-1, 1]}, "not negative"),
+        ({"lungs": "yes"}, "did you mean 'lung'"),
+        (5, "evidence must be a mapping"),
+        ([5], "evidence must be a mapping"),
+    ],
+)
+def test_bad_evidence_is_a_sentence(evidence, sentence):
+    with pytest.raises(EvidenceError, match=sentence):
+        um.infer(ASIA, evidence, method="prior")
+
+
+def test_several_evidence_sets_are_answered_as_one_by_one():
+    sets = [{}, ILL, {"either": "yes"}]
+    together = um.infer(ASIA, sets, method="prior", samples=8192)
+    assert isinstance(together, list)
+    for evidence, found in zip(sets, together, strict=True):
+        alone = um.infer(ASIA, evidence, method="prior", samples=8192)
+        np.testing.assert_array_equal(np.concatenate(found.probabilities), np.concatenate(alone.probabilities))
+    assert um.infer(ASIA, [], method="prior") == []
+
+
+@pytest.mark.parametrize("method", ["auto", "exact", "prior", "lookahead"])
+def test_of_several_sets_the_impossible_one_fails_alone(method):
+    sets = [ILL, {"either": "no", "lung": "yes"}, {"either": "yes"}]
+    good, impossible, other = um.infer(ASIA, sets, ["lung"], method=method, target_error=0.02)
+    assert (good.status, impossible.status, other.status) == ("ok", "failed", "ok")
+    assert "impossible" in impossible.message
+    assert np.isnan(impossible.probabilities[0]).all()
+    assert impossible.ess == 0
+    with pytest.raises(ImpossibleEvidenceError, match="impossible"):
+        um.infer(ASIA, sets[1], ["lung"], method=method)
+    with pytest.raises(EvidenceError, match=r"evidence set 2: .*did you mean 'lung'"):
+        um.infer(ASIA, [{}, ILL, {"lungs": "yes"}], method=method)
