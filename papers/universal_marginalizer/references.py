@@ -9,8 +9,8 @@ negative ones F-, then has (Heckerman 1989)
     P(F | r) = sum over subsets S of F+ of (-1)^|S| l(S, F-) prod over d of [A_d + (1 - A_d) q_d(S, F-)]
 
 in float64, and each term also holds P(d, F | r) and P(s, F | r) for every disease and symptom. Risks are drawn independently, with
-probabilities that a few rounds of weighted samples improve. Each marginal is a weighted mean of exact conditionals; its standard
-error is kept beside it.
+probabilities that a few rounds of weighted samples improve. Each marginal is a weighted mean of exact conditionals, less what the
+drawn risks themselves, whose expectations are known, say of its error (control variates); its standard error is kept beside it.
 """
 
 import argparse
@@ -92,7 +92,8 @@ def case(given: Layers, states: np.ndarray) -> Case:
 
 @partial(jax.jit, static_argnames=("n",))
 def sums(given: Layers, of: Case, proposal: jax.Array, offset: jax.Array, key: jax.Array, n: int) -> tuple[jax.Array, ...]:
-    """log of the mean weight, and sums of w, w^2, w f, w^2 f, w^2 f^2 with f = P(x = 1 | r, F) and w scaled by exp(-offset)."""
+    """log of the mean weight, and sums of w, w^2, w f, w^2 f, w^2 f^2, h, w h, w f h' with f = P(x = 1 | r, F), h = r - E[r] and w scaled
+    by exp(-offset)."""
     given, of = jax.tree.map(lambda a: jnp.asarray(a)[:, None] if np.ndim(a) == 1 else jnp.asarray(a), (given, of))
     proposal = proposal[:, None]
     drawn = jax.random.uniform(key, (len(proposal), n)) < proposal
@@ -118,7 +119,9 @@ def sums(given: Layers, of: Case, proposal: jax.Array, offset: jax.Array, key: j
     f = jnp.concatenate([r, diseases / total, 1 - given.symptom_leak * symptoms[given.place[:, 0]] / total])
     log_w = ratio.sum(axis=0) + jnp.log(total)
     w = jnp.exp(log_w - offset)
-    return jax.nn.logsumexp(log_w) - jnp.log(n), w.sum(), (w**2).sum(), f @ w, f @ w**2, f**2 @ w**2
+    h = jnp.where(of.known >= 0, 0, r - proposal)
+    of_f = w.sum(), (w**2).sum(), f @ w, f @ w**2, f**2 @ w**2
+    return jax.nn.logsumexp(log_w) - jnp.log(n), *of_f, h.sum(axis=1), h @ w, (f * w) @ h.T
 
 
 def marginals(given: Layers, of: Case, samples: int, seed: int) -> tuple[np.ndarray, np.ndarray, float]:
@@ -135,10 +138,12 @@ def marginals(given: Layers, of: Case, samples: int, seed: int) -> tuple[np.ndar
     for number in range(count):
         _, *one = sums(given, of, proposal, offset, jax.random.fold_in(key, ROUNDS + number), CHUNK)
         whole = one if whole is None else [a + b for a, b in zip(whole, one, strict=True)]
-    w, w2, wf, w2f, w2f2 = (np.asarray(a) for a in whole)
+    n = count * CHUNK
+    w, w2, wf, w2f, w2f2, h, wh, wfh = (np.asarray(a) for a in whole)
     mean = wf / w
-    variance = w2f2 - 2 * mean * w2f + mean**2 * w2
-    return mean, np.sqrt(np.maximum(variance, 0)) / w, float(w**2 / w2 / (count * CHUNK))
+    factor = (wfh - np.outer(mean, wh)) / (n * np.asarray(proposal * (1 - proposal)))  # risks are drawn independently
+    variance = w2f2 - 2 * mean * w2f + mean**2 * w2 - n * factor**2 @ np.asarray(proposal * (1 - proposal))
+    return mean - factor @ h / w, np.sqrt(np.maximum(variance, 0)) / w, float(w**2 / w2 / n)
 
 
 def main() -> None:

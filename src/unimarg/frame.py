@@ -118,6 +118,11 @@ class Frame:
         return out
 
     @cached_property
+    def causes(self) -> dict[int, Causes]:
+        """Of every large noisy-max."""
+        return {i: Causes.make(self.net, i) for i in np.flatnonzero(self.large).tolist()}
+
+    @cached_property
     def support(self) -> Support:
         return Support(self.net)
 
@@ -164,6 +169,22 @@ class Arcs(NamedTuple):
         parent, child, j = (np.array(a) for a in zip(*found, strict=True))
         effect = np.pad(np.asarray(blocks.steps, dtype=np.float64)[child, 0, j], ((0, 0), (1, 0), (0, 0)))  # state 0 has none
         return cls(np.searchsorted(parent, np.arange(len(net) + 1)), parent, child, effect)
+
+
+class Causes(NamedTuple):
+    """A noisy-max node's, side by side; states that a parent lacks have no effect."""
+
+    parents: Ints
+    leak: Floats  # [card]: log L
+    log_effect: Floats  # [parents, parent card, card]: log F_j
+    effect: Floats
+
+    @classmethod
+    def make(cls, net: Network, i: int) -> Causes:
+        leak, factors = net.mechanisms[i].log_cdfs  # pyright: ignore[reportAttributeAccessIssue]
+        most = max(len(f) for f in factors)
+        log_effect = np.stack([np.pad(f, ((0, most - len(f)), (0, 0))) for f in factors])
+        return cls(np.array(net.parents[i]), leak, log_effect, np.exp(log_effect))
 
 
 def strides_of(cards: list[int], inner: int) -> list[int]:

@@ -7,8 +7,8 @@ those behind it, which are functions of x_v and of variables drawn earlier:
     f_v(earlier) = sum over x_v of t_v prod_m f_m                        the message of v
 
 This is bucket elimination (Dechter 1999): while tables stay small, q is the exact posterior and every weight the same. Where a
-table would have more than LARGEST entries, a message is split in two, each an average over what the other keeps, with
-variables not drawn yet at their prior (as mini-buckets do). Averages can be wrong by orders of magnitude, so that a part of the
+table would have more than LARGEST entries, a message is split in two, each an average over what the other keeps (as mini-buckets
+do), with variables not drawn yet as expected (``expected``). Averages can be wrong by orders of magnitude, so that a part of the
 posterior would never be drawn and never be missed: who hears of them is drawn with a share DEFENCE from its own t_v.
 
 An observed noisy-max with many parents is taken apart into links y_j = max(y_{j-1}, effect of parent j), each drawn right
@@ -29,6 +29,7 @@ from unimarg.conditionals import Draft, Edges, Link, Query, normalised, pad_rows
 from unimarg.frame import Frame
 from unimarg.mechanism import NoisyMax, pmf_from_log_cdf
 from unimarg.network import Floats
+from unimarg.proposals.expected import expected
 
 LARGEST = 1 << 12  # entries of a table
 FEW_PARENTS = 2  # a noisy-max with no more of them unobserved stays a table
@@ -60,7 +61,7 @@ class _Sweep:
         relevant[query.closure] = True
         self.relevant = relevant & ~query.free
         self.cards: list[int] = frame.net.cards.tolist()
-        self.prior: list[Floats] = forward_priors(frame, query)
+        self.weights = expected(frame, query)  # of averages, for each variable
         self.waiting: dict[int, list[Factor]] = {}
         self.chain: dict[int, tuple[int, Factor]] = {}  # link -> its node, its factor
         self.chained: set[int] = set()
@@ -129,10 +130,10 @@ class _Sweep:
             if j == unknown[-1]:
                 table = table * self.query.likelihood[c, :card]
             with np.errstate(divide="ignore"):
-                reached = reached + np.log(self.prior[parents[j]] @ np.exp(effects[j]))
+                reached = reached + np.log(self.weights[parents[j]] @ np.exp(effects[j]))
             v = len(self.cards)
             self.cards.append(card)
-            self.prior.append(normalised(pmf_from_log_cdf(reached)[:card]))  # P(y_j), parents as expected
+            self.weights.append(normalised(pmf_from_log_cdf(reached)[:card]))  # P(y_j), parents as expected
             self.chain[v] = (c, Factor((parents[j], v) if before < 0 else (before, parents[j], v), table))
             out.append((parents[j], v))
             before = v
@@ -170,7 +171,7 @@ class _Sweep:
     def _large(self, i: int) -> None:
         """A large noisy-max that is hidden is drawn in proportion to P(x_i | pa_i) f(x_i, S), f the product of the messages.
 
-        Its parents hear of it through ``Edges``; S, and every other message, hears of the average over x_i at its prior. One
+        Its parents hear of it through ``Edges``; S, and every other message, hears of the average over x_i as expected. One
         that is observed in its lowest state falls apart into its parents: all causes are absent.
         """
         net, k = self.frame.net, self.cards[i]
@@ -178,9 +179,9 @@ class _Sweep:
             leak, effects = net.mechanisms[i].log_cdfs  # pyright: ignore[reportAttributeAccessIssue]
             own = self.query.likelihood[i, :k]
             with np.errstate(divide="ignore"):
-                expected = [np.log(self.prior[p] @ np.exp(e)) for p, e in zip(net.parents[i], effects, strict=True)]
-            total = leak + sum(expected)
-            for p, e, mine in zip(net.parents[i], effects, expected, strict=True):
+                each = [np.log(self.weights[p] @ np.exp(e)) for p, e in zip(net.parents[i], effects, strict=True)]
+            total = leak + sum(each)
+            for p, e, mine in zip(net.parents[i], effects, each, strict=True):
                 if p not in self.state:
                     self._send(Factor((p,), pmf_from_log_cdf(np.where(np.isneginf(mine), leak, total - mine) + e) @ own))
             return
@@ -191,7 +192,7 @@ class _Sweep:
         if messages:
             self._set_table(i, union, f, np.ones_like(f))
         f = f * self._noisy_children(i) * self.query.likelihood[i, :k]
-        self._send(Factor(union[:-1], f @ self.prior[i], True))
+        self._send(Factor(union[:-1], f @ self.weights[i], True))
         below = self._average(Factor(union, f), union[:-1]).values
         self.below[self.frame.noisy_number[i], :k] = below / max(below.max(), TINY)
 
@@ -215,7 +216,7 @@ class _Sweep:
         log_cdf = np.cumsum(arcs.effect[..., ::-1], axis=-1)[..., ::-1]
         weight = np.zeros(arcs.effect.shape[:2])
         for e in np.flatnonzero(self.hidden):
-            p = self.prior[arcs.parent[e]]
+            p = self.weights[arcs.parent[e]]
             weight[e, : len(p)] = p
         with np.errstate(divide="ignore"):
             mean = np.log(np.maximum((np.exp(log_cdf) * weight[..., None]).sum(axis=1), TINY))
@@ -284,17 +285,17 @@ class _Sweep:
 
     def _effects(self, f: Factor) -> dict[int, float]:
         """For each variable of f, the relative variance of f over its states, the others averaged."""
-        priors = [self.prior[u] for u in f.scope]
-        after = [np.ones(1)]  # the joint prior of those behind each variable
-        for p in priors[:0:-1]:
+        weights = [self.weights[u] for u in f.scope]
+        after = [np.ones(1)]  # the joint weights of those behind each variable
+        for p in weights[:0:-1]:
             after.append(np.outer(p, after[-1]).ravel())
         left, shares = f.values, []  # those before it summed out
-        for p in priors:
+        for p in weights:
             left = left.reshape(len(p), -1)
             shares.append(p * (left @ after.pop()))
             left = p @ left
         total = max(float(shares[-1].sum()), TINY)
-        return {u: float(s @ (s / np.maximum(p, TINY))) / total**2 - 1 for u, s, p in zip(f.scope, shares, priors, strict=True)}
+        return {u: float(s @ (s / np.maximum(p, TINY))) / total**2 - 1 for u, s, p in zip(f.scope, shares, weights, strict=True)}
 
     def _split(self, v: int, f: Factor, union: set[int]) -> tuple[Factor, Factor]:
         """f(x_v, S) as g(x_v, S in union) h(S): each an average, h relative to what g says of the variables they share."""
@@ -310,7 +311,7 @@ class _Sweep:
             axis = scope.index(v)
             shape = values.shape
             flat = values.reshape(math.prod(shape[:axis]), shape[axis], -1)
-            values = (flat * self.prior[v][:, None]).sum(axis=1).reshape(shape[:axis] + shape[axis + 1 :])
+            values = (flat * self.weights[v][:, None]).sum(axis=1).reshape(shape[:axis] + shape[axis + 1 :])
             scope = scope[:axis] + scope[axis + 1 :]
         return Factor(scope, values, cut)
 
@@ -336,27 +337,3 @@ def align(f: Factor, union: tuple[int, ...]) -> Floats:
     sizes = iter(f.values.shape)
     present = set(f.scope)
     return f.values.reshape([next(sizes) if v in present else 1 for v in union])
-
-
-def forward_priors(frame: Frame, query: Query) -> list[Floats]:
-    """P(x_i) with observed nodes at their states, parents taken as independent, one ``[card]`` for each node.
-
-    Only for what lies above findings: elsewhere ones.
-    """
-    net = frame.net
-    out = [query.likelihood[i, :k] for i, k in enumerate(net.cards)]
-    for i in np.flatnonzero(query.below).tolist():
-        m, pa = net.mechanisms[i], net.parents[i]
-        if query.known[i]:
-            continue
-        if frame.large[i]:
-            leak, effects = m.log_cdfs  # pyright: ignore[reportAttributeAccessIssue]
-            with np.errstate(divide="ignore"):
-                p_i = pmf_from_log_cdf(leak + sum(np.log(out[p] @ np.exp(f)) for p, f in zip(pa, effects, strict=True)))
-        else:
-            p_i = frame.expanded[i]
-            for p in pa:
-                p_i = (out[p] @ p_i.reshape(len(out[p]), -1)).reshape(p_i.shape[1:])
-        product = p_i * out[i]
-        out[i] = product / product.sum() if product.sum() > 0 else p_i
-    return out

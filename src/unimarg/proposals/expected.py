@@ -1,0 +1,89 @@
+"""What to expect of a node before anything is drawn: the weights where a message is averaged over a variable.
+
+P(x_i), parents taken as independent, goes down the network; lambda_i(x_i), what the findings below say of node i with all other
+causes at that prior, comes up once, as in Pearl's propagation (1988). An average with the prior alone forgets the other findings,
+and one with P lambda counts twice what the averaged message itself says: a power of lambda does best.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from unimarg.conditionals import Query
+from unimarg.frame import Causes, Frame
+from unimarg.mechanism import pmf_from_log_cdf
+from unimarg.network import Floats
+
+TINY = 1e-300
+POWER = 0.4  # of lambda
+
+
+def expected(frame: Frame, query: Query) -> list[Floats]:
+    """A distribution ``[card]`` for each node that lies above a finding; for the others their likelihoods, ones if nothing is known."""
+    prior = forward_priors(frame, query)
+    heard = from_below(frame, query, prior)
+    weighted = prior * heard**POWER
+    weighted /= np.maximum(weighted.sum(axis=1, keepdims=True), TINY)
+    chosen = np.where((query.below & ~query.known)[:, None], weighted, prior)
+    return [row[:k] for row, k in zip(chosen, frame.net.cards.tolist(), strict=True)]
+
+
+def forward_priors(frame: Frame, query: Query) -> Floats:
+    """P(x_i) with observed nodes at their states, parents taken as independent, ``[nodes, card]``."""
+    out = query.likelihood.copy()
+    for i in np.flatnonzero(query.below & ~query.known).tolist():
+        if frame.large[i]:
+            causes = frame.causes[i]
+            with np.errstate(divide="ignore"):
+                p_i = pmf_from_log_cdf(causes.leak + _log_expected(causes, out).sum(axis=0))
+        else:
+            p_i = frame.expanded[i]
+            for p in frame.net.parents[i]:
+                p_i = (out[p, : len(p_i)] @ p_i.reshape(len(p_i), -1)).reshape(p_i.shape[1:])
+        product = p_i * out[i, : len(p_i)]
+        out[i, : len(p_i)] = product / product.sum() if product.sum() > 0 else p_i
+    return out
+
+
+def from_below(frame: Frame, query: Query, prior: Floats) -> Floats:
+    """lambda, ``[nodes, card]``, the largest entry of a node 1."""
+    said = np.ones_like(prior)
+    for i in np.flatnonzero(query.below | query.known).tolist()[::-1]:
+        k = frame.net.cards[i]
+        heard = query.likelihood[i, :k] * (1 if query.known[i] else said[i, :k])
+        if heard.min() == heard.max():
+            continue
+        for p, message in _to_parents(frame, i, heard, prior):
+            product = said[p, : len(message)] * message
+            said[p, : len(message)] = product / max(product.max(), TINY)
+    return said
+
+
+def _to_parents(frame: Frame, i: int, heard: Floats, prior: Floats) -> Iterator[tuple[int, Floats]]:
+    """What node i, of which ``heard`` is known, says of each parent, the others at their prior."""
+    parents = frame.net.parents[i]
+    if frame.large[i]:
+        causes = frame.causes[i]
+        each = _log_expected(causes, prior)
+        with np.errstate(invalid="ignore"):
+            others = np.where(np.isneginf(each), 0, each.sum(axis=0) - each)  # a parent that rules a state out cannot be taken out
+        said = pmf_from_log_cdf(causes.leak + others[:, None] + causes.log_effect) @ heard
+        yield from ((p, message[: frame.net.cards[p]]) for p, message in zip(parents, said, strict=True))
+        return
+    table = frame.expanded[i] @ heard
+    weights = [prior[p, : frame.net.cards[p]] for p in parents]
+    for axis, p in enumerate(parents):
+        message = table
+        for w in weights[:axis]:
+            message = np.tensordot(w, message, 1)
+        for w in weights[:axis:-1]:
+            message = message @ w
+        yield p, message
+
+
+def _log_expected(causes: Causes, prior: Floats) -> Floats:
+    """log E[F_j(k | pa_j)], ``[parents, card]``."""
+    with np.errstate(divide="ignore"):
+        return np.log((prior[causes.parents, None, : causes.effect.shape[1]] @ causes.effect)[:, 0])
