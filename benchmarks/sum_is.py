@@ -56,7 +56,7 @@ class Contest:
     @partial(jax.jit, static_argnums=0)
     def _full_pass(self, trunk: Trunk, states: jax.Array) -> jax.Array:
         x = encode("prior", states >= 0, one_hot(states, self.ragged), self.ragged, self.priors)
-        return trunk(x, self.nothing)["marginal"]
+        return trunk(x, {})["marginal"]
 
     @partial(jax.jit, static_argnums=0)
     def _n_passes(self, trunk: Trunk, states: jax.Array, uniform: jax.Array) -> jax.Array:

@@ -156,10 +156,23 @@ def _drop(name):
     return change
 
 
+def test_files_of_the_first_version(tmp_path):
+    """Read, but for a message head that meant something else: it did not start from belief propagation."""
+    net = um.example("asia")
+    for heads, refused in ((("marginal",), False), (("marginal", "message"), True)):
+        um.train(net, "small", "1 steps", checkpoint=tmp_path / "model.um", heads=heads, rounds=2)
+        old = changed((tmp_path / "model.um").read_bytes(), _put("version", 1))
+        if refused:
+            with pytest.raises(FormatError, match="older version"):
+                load_bytes(tmp_path, old)
+        else:
+            assert load_bytes(tmp_path, old).recipe.rounds == 2
+
+
 @pytest.mark.parametrize(
     "change",
     [
-        _put("version", 2),
+        _put("version", 3),
         _put("version", None),
         _put("history", []),
         _put("history", None),

@@ -60,7 +60,7 @@ def n_passes(model, evidence: Evidence, head: str, states: np.ndarray, table: np
             known, values = model.arrays(shown)
             x = encode(model.recipe.encoding, jnp.asarray(known), [jnp.asarray(v) for v in values], ragged, model.prior_slots[0])
             group, j = ragged.member[i]
-            h = np.asarray(ragged.with_reference(model.trunk(x, model.prior_slots[1])[head])[group][:, j], np.float64)
+            h = np.asarray(ragged.with_reference(model.trunk(x, {"marginal": model.prior_slots[1]})[head])[group][:, j], np.float64)
         likelihood = evidence.virtual.get(i, np.ones(k))
         q = np.exp(h) if tilt[i] else np.ones((1, k))
         parents = tuple(states[p] for p in net.parents[i])

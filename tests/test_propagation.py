@@ -1,5 +1,7 @@
 """Belief propagation: exact on trees, whatever the mechanism; evidence that is uncertain; sums by target."""
 
+import itertools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -35,16 +37,20 @@ def tree(seed: int, nodes: int = 10) -> um.Network:
     return um.Network(variables, parents, mechanisms)
 
 
-def beliefs(net, states, rounds, likelihoods=None):
-    """``[rows, states]``"""
+def logits(net, states, rounds, likelihoods=None):
     propagation = Propagation(net, rounds)
     ragged = propagation.ragged
     known, values = jnp.asarray(states >= 0)[:, ragged.order], one_hot(jnp.asarray(states)[:, ragged.order], ragged)
     for i, likelihood in (likelihoods or {}).items():
         group, j = ragged.member[i]
         known, values[group] = known.at[:, ragged.place[i]].set(True), values[group].at[:, j].set(likelihood)
-    logits = jax.jit(lambda k, v: propagation.logits(k, v, accelerated=False))(known, values)
-    parts = [np.exp(p).reshape(len(states), -1) for p in ragged.log_softmax(logits)]
+    return ragged, jax.jit(lambda k, v: propagation.logits(k, v, accelerated=False))(known, values)
+
+
+def beliefs(net, states, rounds, likelihoods=None):
+    """``[rows, states]``"""
+    ragged, found = logits(net, states, rounds, likelihoods)
+    parts = [np.exp(p).reshape(len(states), -1) for p in ragged.log_softmax(found["marginal"])]
     return np.concatenate(parts, axis=1)[:, states_order(ragged)]
 
 
@@ -62,6 +68,31 @@ def test_exact_on_polytrees(seed):
         evidence: dict[str, object] = {net.names[i]: int(k) for i, k in enumerate(states[row]) if k >= 0}
         evidence[net.names[0]] = dict(zip(net.variables[0].states, likelihood.tolist(), strict=True))
         np.testing.assert_allclose(found[row], np.concatenate(um.exact(net, evidence).probabilities), atol=2e-5)
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_messages_are_what_lies_below_on_polytrees(seed):
+    """P(x_i | pa_i, e) is proportional to P(x_i | pa_i) exp(lambda_i): a proposal by them has equal weights."""
+    net = tree(seed)
+    drawn = um.sample(net, ROWS, seed=seed).astype(np.int64)
+    states = np.where(np.random.default_rng(seed).random(drawn.shape) < 0.3, drawn, -1)
+    states[:, 0] = -1
+    likelihood = np.linspace(0.2, 0.9, int(net.cards[0]))
+    ragged, found = logits(net, states, 2 * len(net), {0: likelihood})
+    parts, checked = [np.asarray(p, np.float64) for p in ragged.with_reference(found["message"])], 0
+    for row, i in itertools.product(range(ROWS), range(len(net))):
+        if states[row, i] >= 0:
+            continue
+        group, j = ragged.member[i]
+        pa = drawn[row, list(net.parents[i])]
+        unscaled = net.mechanisms[i].rows(pa[None])[0] * np.exp(parts[group][row, j])
+        given = {**dict(zip(net.parents[i], pa, strict=True)), **{v: k for v, k in enumerate(states[row]) if k >= 0}}
+        evidence: dict[str, object] = {net.names[v]: int(k) for v, k in given.items()}
+        if 0 not in given:
+            evidence[net.names[0]] = dict(zip(net.variables[0].states, likelihood.tolist(), strict=True))
+        np.testing.assert_allclose(unscaled / unscaled.sum(), um.exact(net, evidence).probabilities[i], atol=5e-5)
+        checked += np.ptp(parts[group][row, j]) > 0.01
+    assert checked > 10
 
 
 def test_loops_are_close_and_rounds_help():

@@ -162,7 +162,7 @@ def test_a_student_learns_what_messages_cannot():
     samples = jnp.arange(states.shape[1], dtype=jnp.uint32)
     batch = labelled(plan, given, *shown(plan, given, states, observed, samples), None, states, observed, samples)
     _, view = loss(model.trunk, plan, given, batch)
-    message = model.trunk.logits(view.features, given.prior_logits)["message"]
+    message = model.trunk.logits(view.features, {"marginal": given.prior_logits})["message"]
     by_message = jnp.moveaxis(message_log_q(model.ragged, message, view.tables)[0], 0, -1)
     by_student = student_log_q(model.student, plan, view, states)
     log_joint = {}

@@ -17,6 +17,7 @@ from unimarg.trunk import Architecture, Trunk
 INPUTS, SLOTS, ROWS = 7, 5, 11
 X = np.random.default_rng(0).standard_normal((ROWS, INPUTS)).astype(np.float32)
 LOGITS = np.linspace(-2, 2, SLOTS).astype(np.float32)
+START = {"marginal": LOGITS}
 
 
 def weights(layer) -> tuple[np.ndarray, np.ndarray]:
@@ -39,7 +40,7 @@ def test_plain_is_relu_of_linear():
     assert [a.shape for a, _ in map(weights, trunk.layers)] == [(7, 6), (6, 4)]
     assert not trunk.norms
     np.testing.assert_allclose(trunk.features(X), h, atol=1e-5)
-    np.testing.assert_allclose(trunk(X, LOGITS)["marginal"], h @ w + b, atol=1e-5)  # not a residual on the prior
+    np.testing.assert_allclose(trunk(X, START)["marginal"], h @ w + b, atol=1e-5)  # not a residual on the prior
 
 
 def test_residual_blocks_and_heads():
@@ -56,7 +57,7 @@ def test_residual_blocks_and_heads():
         h = h + np.maximum(norm(trunk.norms[i], h) @ u + a, 0) @ v + b
     w, b = weights(trunk.head)
     both = norm(trunk.norms[-1], h) @ w + b
-    out = trunk(X, LOGITS)
+    out = trunk(X, START)
     np.testing.assert_allclose(out["marginal"], both[:, :SLOTS] + LOGITS, atol=1e-5)
     np.testing.assert_allclose(out["message"], both[:, SLOTS:], atol=1e-5)  # lambda itself
 
@@ -69,7 +70,7 @@ def test_a_residual_trunk_starts_at_the_prior():
     trunk = Trunk.make(1, made.architecture, len(net) + ragged.slots, ragged.slots)
     logits = prior_slots(priors, ragged)[1]
     x = np.random.default_rng(2).standard_normal((3, len(net) + ragged.slots)).astype(np.float32)
-    assert (np.asarray(trunk(x, logits)["marginal"]) == np.asarray(logits)).all()
+    assert (np.asarray(trunk(x, {"marginal": logits})["marginal"]) == np.asarray(logits)).all()
     observed = next(i for i, k in enumerate(net.cards) if k > 1)
     post = Marginalizer(net, made, trunk, priors).query({net.names[observed]: 0}, method="um")
     for i, (p, prior) in enumerate(zip(post.probabilities, priors, strict=True)):
@@ -81,9 +82,9 @@ def test_dropout_only_in_training(residual):
     width, rows = 64, 400
     trunk = Trunk.make(0, Architecture((width,), residual=residual, dropout=0.5), INPUTS, SLOTS)
     x = np.abs(np.broadcast_to(X[:1], (rows, INPUTS)))
-    answer = np.asarray(trunk(x, LOGITS)["marginal"])
+    answer = np.asarray(trunk(x, START)["marginal"])
     assert (answer == answer[0]).all()  # the same rows, the same answers
-    assert (answer == np.asarray(trunk(x, LOGITS)["marginal"])).all()
+    assert (answer == np.asarray(trunk(x, START)["marginal"])).all()
     one, again, other = (np.asarray(trunk.features(x, key=key_from_seed(k))) for k in (1, 1, 2))
     assert (one == again).all()
     assert (one != other).any()
@@ -107,7 +108,7 @@ def test_the_seed_decides_the_weights():
 
 def test_bfloat16_products_are_close_and_float32_at_the_end():
     trunk = Trunk.make(0, Architecture((16,)), INPUTS, SLOTS)
-    exact, half = trunk(X, LOGITS)["marginal"], trunk(X, LOGITS, half=True)["marginal"]
+    exact, half = trunk(X, START)["marginal"], trunk(X, START, half=True)["marginal"]
     assert half.dtype == jnp.float32
     assert 0 < np.abs(exact - half).max() < 0.1
 
@@ -116,7 +117,7 @@ def test_gradients_of_bfloat16_products_are_close():
     trunk = Trunk.make(0, Architecture((16,) * 2, residual=True), INPUTS, SLOTS)
 
     def loss(trunk, half):
-        return jnp.square(trunk(X, LOGITS, half)["marginal"] - 1).mean()
+        return jnp.square(trunk(X, START, half)["marginal"] - 1).mean()
 
     exact, half = (jax.tree.leaves(jax.grad(loss)(trunk, flag)) for flag in (False, True))
     assert all(g.dtype == jnp.float32 for g in half)

@@ -36,7 +36,7 @@ from unimarg.trunk import Architecture, Trunk
 
 Module = TypeVar("Module", Trunk, Student)
 
-VERSION = 1
+VERSION = 2  # 1: the message head did not start from belief propagation
 MAX_BYTES = 2**34  # the largest model that is written or read: the default preset on 10,000 nodes takes a hundredth in training
 MASKS = {c.__name__: c for c in (masking.UniformRate, masking.LogUniformRate, masking.Fixed, masking.Rates)} | {
     c.__name__: c for c in (masking.Among, masking.Prefix, masking.Mixture)
@@ -118,10 +118,12 @@ def _load(path: str | PathLike[str]) -> tuple[Marginalizer, Mapping[str, np.ndar
     try:
         tensors = load_tensors(data)
         about = _about(data)
-        if about.get("version") != VERSION:
+        if about.get("version") not in (1, VERSION):
             raise FormatError(f"has the format version {about.get('version')!r}; this program reads {VERSION}", path)
         net = _network_from_arrays(about["network"], tensors["network"])
         made = _recipe_from_json(about["recipe"])
+        if about["version"] == 1 and made.rounds and "message" in made.architecture.heads:
+            raise FormatError("was trained by an older version, whose messages meant something else: train it again", path)
         priors = tuple(np.split(tensors["priors"], np.cumsum(net.cards)[:-1]))
         ragged, nodes = Ragged(tuple(net.cards.tolist())), len(net)
         trunk = _fill(lambda: Trunk.make(None, made.architecture, inputs(ragged, made.rounds > 0), ragged.slots), "trunk", tensors)

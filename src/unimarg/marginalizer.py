@@ -354,9 +354,9 @@ def _answer(
     propagation: Propagation | None = None,
 ) -> Parts:
     """Marginals or messages ``[rows, nodes, K]`` for each group, or the trunk's last layer."""
-    beliefs = None if propagation is None else propagation.logits(known, values, jax.default_backend() != "cpu")
-    x = encode(encoding, known, values, ragged, priors, beliefs)
-    start = prior_logits if beliefs is None else beliefs
+    beliefs = {} if propagation is None else propagation.logits(known, values, jax.default_backend() != "cpu")
+    x = encode(encoding, known, values, ragged, priors, beliefs.get("marginal"))
+    start = beliefs or {"marginal": prior_logits}
     if output == "features":
         return [trunk.features(x)]
     if output == "message":

@@ -132,6 +132,7 @@ class Propagation:
         start = dict(zip(self.counts, np.cumsum([0, *self.counts.values()]).tolist(), strict=False))
         self.place = self.ragged.place - np.array([start[int(w)] for w in widths])  # of each node among those of its width
         targets: dict[int, list[int]] = {w: [] for w in self.counts}
+        self.own = {w: np.zeros(n, np.int64) for w, n in self.counts.items()}  # number of the message that a node's own factor sends to it
         self.tables = [self._stacked(members, shape, targets) for shape, members in self._shapes().items()]
         self.tabled = {w: len(found) for w, found in targets.items()}  # messages of tables, which come first
         self.noisy = [n for w in self.counts if (n := self._noisy(w, targets)) is not None]
@@ -160,12 +161,17 @@ class Propagation:
         """The number of the first message to each axis, and the tables ``[n, *shape]``; padded with impossible states."""
         tables = np.zeros((len(members), *shape), np.float32)
         scopes = np.zeros((len(members), len(shape)), int)
+        last = np.zeros(len(members), int)  # the axis of the node itself
         for at, i in enumerate(members):
             table, scope = self.net.mechanisms[i].expand(), np.array([*self.net.parents[i], i])
             axes = np.argsort(table.shape, kind="stable")
             tables[(at, *(slice(k) for k in np.take(table.shape, axes)))] = table.transpose(axes)
             scopes[at] = self.place[scope[axes]]
-        return [_numbered(targets[w], to) for w, to in zip(shape, scopes.T.tolist(), strict=True)], tables
+            last[at] = np.argmax(axes)
+        first = [_numbered(targets[w], to) for w, to in zip(shape, scopes.T.tolist(), strict=True)]
+        for at, (i, axis) in enumerate(zip(members, last.tolist(), strict=True)):
+            self.own[shape[axis]][self.place[i]] = first[axis] + at
+        return first, tables
 
     def _noisy(self, width: int, targets: dict[int, list[int]]) -> Noisy | None:
         """Noisy-max nodes of a width, if there are any."""
@@ -187,7 +193,9 @@ class Propagation:
             for d in np.unique(padded[degree > 0]).tolist():
                 child = np.flatnonzero((padded == d) & (degree > 0))
                 arcs.append(self._arcs([nodes[at] for at in child], [each[at] for at in child], child, (d, w, width - 1), targets))
-        first = _numbered(targets[width], self.place[[i for i, _ in nodes]].tolist())
+        places = self.place[[i for i, _ in nodes]]
+        first = _numbered(targets[width], places.tolist())
+        self.own[width][places] = first + np.arange(len(nodes))
         children = np.concatenate([np.zeros(0, int), *(a.child for a in arcs)])
         return Noisy(width, leak, arcs, first, Sums(children, len(nodes)))
 
@@ -207,21 +215,29 @@ class Propagation:
                 to[at, n] = self.place[self.net.parents[i][j]]
         return Arcs(shape[1], _numbered(targets[shape[1]], to.ravel().tolist()), child, factors)
 
-    def logits(self, known: jax.Array, values: Parts, accelerated: bool) -> jax.Array:
-        """Beliefs against each node's first state, ``[n, slots]``, from what is known ``[n, nodes]`` and its likelihoods."""
+    def logits(self, known: jax.Array, values: Parts, accelerated: bool) -> dict[str, jax.Array]:
+        """What a head starts from, against each node's first state, ``[n, slots]``, from what is known ``[n, nodes]`` and its likelihoods.
+
+        marginal: beliefs; message: lambda, what a node's children say of it and its own evidence.
+        """
         most = (ROWS_ENTRIES_ACCELERATED if accelerated else ROWS_ENTRIES) / self.entries
         return by_blocks(lambda block: self._logits(*block), (known, values), most)
 
-    def _logits(self, known: jax.Array, values: Parts) -> jax.Array:
-        n = known.shape[0]
+    def _logits(self, known: jax.Array, values: Parts) -> dict[str, jax.Array]:
         evidence = self._evidence(known, values)
-        start = {w: jnp.zeros((len(found), w - 1, n)) for w, found in self.targets.items()}
+        start = {w: jnp.zeros((len(found), w - 1, known.shape[0])) for w, found in self.targets.items()}
         messages = lax.fori_loop(0, self.rounds, lambda _, old: self._round(evidence, old), start)
         beliefs = lax.optimization_barrier({w: e + self.sums[w](messages[w]) for w, e in evidence.items()})
+        below = {w: b - take_rows(messages[w], jnp.asarray(self.own[w])) for w, b in beliefs.items()}
+        return {"marginal": self._slots(beliefs), "message": self._slots(below)}
+
+    def _slots(self, of: Widths) -> jax.Array:
+        """Nodes of each width side by side, ``[n, slots]``."""
         out, at = [], dict.fromkeys(self.counts, 0)
         for k, count in self.ragged.groups:
             w = power_of_two(k)
-            out.append(beliefs[w][at[w] : at[w] + count, : k - 1].reshape(count * (k - 1), n))
+            part = of[w][at[w] : at[w] + count, : k - 1]
+            out.append(part.reshape(count * (k - 1), part.shape[-1]))
             at[w] += count
         return jnp.clip(jnp.concatenate(out), -MOST, MOST).T
 

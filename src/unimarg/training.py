@@ -109,7 +109,7 @@ class Batch(NamedTuple):
     certain: jax.Array  # bool [samples, nodes]: hard evidence
     states: jax.Array  # [nodes, samples]
     samples: jax.Array  # uint32 [samples]: their numbers
-    beliefs: jax.Array | None  # [samples, slots]: logits to start from, if not the prior's
+    beliefs: dict[str, jax.Array]  # [samples, slots]: logits for each head to start from, if not the prior's
     tables: Parts  # [samples, nodes, K]: log P(x_i = k | pa_i), for a message head or a student; else empty
 
 
@@ -240,8 +240,9 @@ def labelled(
     """
     ragged = plan.ragged
     log_p = log_conditionals_of(plan.layout, given.arrays, states)  # left out by the compiler where nothing needs it
-    beliefs = None if plan.propagation is None else plan.propagation.logits(known, values, plan.half)
-    encoded = encode(plan.recipe.encoding, known, values, ragged, given.priors, beliefs)
+    beliefs = {} if plan.propagation is None else plan.propagation.logits(known, values, plan.half)
+    beliefs = {head: part for head, part in beliefs.items() if head in plan.recipe.architecture.heads}
+    encoded = encode(plan.recipe.encoding, known, values, ragged, given.priors, beliefs.get("marginal"))
     if marginals is not None:
         labels = by_group(ragged, marginals)
     elif plan.soft:
@@ -270,7 +271,7 @@ def loss(trunk: Trunk, plan: Plan, given: Given, batch: Batch) -> tuple[jax.Arra
     if recipe.architecture.dropout:
         key = jnp.stack(threefry(stream(given.key, DROPOUT), batch.samples[0], jnp.uint32(0)))
     features = trunk.features(batch.inputs, plan.half, key)
-    logits = trunk.logits(features, given.prior_logits if batch.beliefs is None else batch.beliefs, plan.half)
+    logits = trunk.logits(features, batch.beliefs or {"marginal": given.prior_logits}, plan.half)
     counted = jnp.ones_like(batch.certain) if recipe.observed_loss else ~batch.certain
     total = _cross_entropy(ragged.log_softmax(logits["marginal"]), batch.labels, counted, ragged)
     if "message" in logits:

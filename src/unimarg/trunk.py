@@ -3,13 +3,13 @@
     plain      h = relu(W x + b), layer after layer: the paper's (section 4)
     residual   h = W x + b, then h <- h + V relu(U norm(h)), block after block
 
-Outputs are logits against each node's first state, ``[samples, slots]``: for the marginal head a residual on
-the prior's where asked, for the message head lambda itself.
+Outputs are logits against each node's first state, ``[samples, slots]``, where asked as residuals on a start: for the marginal head
+the prior's or beliefs, for the message head nothing or what these beliefs say from below.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Real
 
@@ -33,7 +33,7 @@ class Architecture:
     residual: bool = False
     dropout: float = 0.0
     heads: tuple[str, ...] = ("marginal",)
-    from_prior: bool = False  # marginal logits start at the prior's
+    from_prior: bool = False  # logits start at the prior's, or at beliefs where there are rounds of propagation
 
     def __post_init__(self) -> None:
         # plain Python values: they are compared and written into files
@@ -153,15 +153,15 @@ class Trunk(eqx.Module):
         bits = jnp.concatenate([half for word in drawn for half in (word & 0xFFFF, word >> 16)], axis=1)[:, : x.shape[1]]
         return jnp.where(bits >= round(rate * 65536), x / (1 - rate), 0)
 
-    def __call__(self, x: jax.Array, start: jax.Array, half: bool = False, key: Key | None = None) -> dict[str, jax.Array]:
+    def __call__(self, x: jax.Array, start: Mapping[str, jax.Array], half: bool = False, key: Key | None = None) -> dict[str, jax.Array]:
         """Logits ``[samples, slots]`` of each head."""
         return self.logits(self.features(x, half, key), start, half)
 
-    def logits(self, features: jax.Array, start: jax.Array, half: bool = False) -> dict[str, jax.Array]:
+    def logits(self, features: jax.Array, start: Mapping[str, jax.Array], half: bool = False) -> dict[str, jax.Array]:
         """What the heads make of ``features``."""
         out = self.head(features, half)
         parts = jnp.split(out, len(self.architecture.heads), axis=-1)
         logits = dict(zip(self.architecture.heads, parts, strict=True))
         if self.architecture.from_prior:
-            logits["marginal"] = logits["marginal"] + start
+            logits = {head: part + start[head] if head in start else part for head, part in logits.items()}
         return logits

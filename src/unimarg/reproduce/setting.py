@@ -24,7 +24,7 @@ from unimarg.trainer import train
 FAMILY, EVIDENCE_SEED = "clinical", 4242
 SETS, QUICK_SETS = 60, 20
 REFERENCE_SAMPLES = 1 << 22  # by lookahead worth more than the paper's 300 million, of which its 2 million are worth 7678 at beta 0
-STEPS = {"paper": (20_000, 500), "default": (12_000, 300)}  # in full, quick
+STEPS = {"paper": (20_000, 500), "default": (30_000, 300)}  # in full, quick
 QUICK_OPTIONS: dict[str, dict[str, Any]] = {
     "paper": {"hidden": (256,)},
     "default": {"hidden": (128,) * 2, "batch": 256, "student": 64, "labels": "sample"},
