@@ -74,7 +74,11 @@ def test_a_hidden_value_never_changes_the_output(encoding, jit):
 
     def answer(known, states):
         x = encode(encoding, known, one_hot(states, ragged), ragged, priors)
-        return x, trunk(x, {"marginal": logits})["marginal"], *_answer(ragged, encoding, False, trunk, priors, logits, known, one_hot(states, ragged))
+        return (
+            x,
+            trunk(x, {"marginal": logits})["marginal"],
+            *_answer(ragged, encoding, False, trunk, priors, logits, known, one_hot(states, ragged)),
+        )
 
     run = jax.jit(answer) if jit else answer
     with jax.disable_jit(not jit):
