@@ -2,6 +2,7 @@
 
 import math
 
+import jax
 import numpy as np
 import pytest
 from scipy.stats import genpareto, kstest
@@ -14,7 +15,8 @@ from unimarg.counter import key_from_seed
 from unimarg.diagnostics import k_hat, tail_size, zero_count_error
 from unimarg.evidence import parse_evidence
 from unimarg.frame import frame_of
-from unimarg.importance import ENOUGH, Estimator, Limits, Weighted, first_sample
+from unimarg.importance import ENOUGH, Estimator, Limits, Weighted, first_sample, sampler
+from unimarg.proposals.lookahead import lookahead
 from unimarg.proposals.prior import prior
 from unimarg.sums import SUMS
 from unimarg.walk import walk
@@ -109,11 +111,11 @@ def test_an_answer_without_sampling_has_the_errors_of_the_definition():
     """Weights and states by hand: mean sum w f / sum w, error sqrt(sum w^2 (f - mean)^2) / sum w; then less the fitted share of f - q."""
     query = Query.make(ASIA, parse_evidence(ASIA, ILL), tuple(range(len(ASIA))))
     given = prior(frame_of(ASIA), query).finish()
-    states, log_w, rows = walk(frame_of(ASIA).shape, given, key_from_seed(0), first_sample(0), 1 << 13)
+    states, log_w, origin = walk(frame_of(ASIA).shape, given, key_from_seed(0), first_sample(0), 1 << 13)
     lung, smoke = (np.asarray(states)[ASIA.index[name]] for name in ("lung", "smoke"))
     w, f, n = np.exp(np.asarray(log_w, np.float64)), lung == 0, 1 << 13
     q = ASIA.mechanisms[ASIA.index["lung"]].expand()[smoke, 0]
-    np.testing.assert_allclose(np.asarray(given.prob)[np.asarray(rows)[ASIA.index["lung"]]], q, rtol=1e-6)
+    np.testing.assert_allclose(np.asarray(given.prob)[np.asarray(origin.rows)[ASIA.index["lung"]]], q, rtol=1e-6)
     estimator = Estimator(frame_of(ASIA), query, given)
     estimator.run(Limits(1 << 13))
     found = estimator.posterior("prior", Limits(), 0.0)
@@ -127,6 +129,61 @@ def test_an_answer_without_sampling_has_the_errors_of_the_definition():
     assert found.error("lung")[first] < np.sqrt((w**2) @ (f - mean) ** 2) / w.sum()
     assert found.ess == pytest.approx(w.sum() ** 2 / (w**2).sum(), rel=1e-5)
     assert found.log_evidence == pytest.approx(np.log(w.mean()), abs=1e-5)
+
+
+def two_hidden_noisy_max_nodes() -> tuple[Network, dict[str, str]]:
+    """Too large for tables, so that they and their parents are drawn by formula."""
+    rng = np.random.default_rng(3)
+    roots = [Variable(f"r{i}", ("no", "yes") if i else ("low", "middle", "high")) for i in range(9)]
+    hidden = [Variable("d0"), Variable("d1", ("none", "mild", "severe"))]
+    noisy = {
+        d.name: um.NoisyMax(
+            rng.dirichlet([5.0] + [1.0] * (d.card - 1)),
+            [np.vstack([np.eye(d.card)[0], rng.dirichlet(np.ones(d.card), size=r.card - 1)]) for r in roots],
+        )
+        for d in hidden
+    }
+    tables = {r.name: rng.dirichlet(np.ones(r.card)) for r in roots} | {"s": rng.dirichlet(np.ones(2), size=(2, 3))}
+    parents = {d.name: [r.name for r in roots] for d in hidden} | {"s": ["d0", "d1"]}
+    return Network([*roots, *hidden, Variable("s")], parents, tables | noisy), {"s": "yes"}
+
+
+def test_what_a_state_was_drawn_from_makes_its_weight():
+    net, evidence = two_hidden_noisy_max_nodes()
+    frame, query = frame_of(net), Query.make(net, parse_evidence(net, evidence), tuple(range(len(net))))
+    given = lookahead(frame, query).finish()
+    states, log_w, origin = (jax.tree.map(np.asarray, a) for a in walk(frame.shape, given, key_from_seed(1), first_sample(0), 2000))
+    expected, by_formula = np.zeros(2000), 0
+    for i, m in enumerate(net.mechanisms):
+        expected += np.log(m.rows(states[list(net.parents[i])].T)[np.arange(2000), states[i]])
+        if query.known[i]:
+            continue
+        if (origin.rows[i] >= 0).all():
+            q = np.asarray(given.prob)[origin.rows[i] + states[i]]
+        else:
+            others = origin.formula[frame.formula[i]]
+            q = np.choose(states[i], [1 - others.sum(axis=0), *others])
+            by_formula += 1
+        expected -= np.log(q)
+    assert by_formula == 11
+    np.testing.assert_allclose(log_w, expected, atol=2e-4)
+
+
+def test_control_variates_of_formulas_lower_the_error_and_the_reported_one():
+    net, evidence = two_hidden_noisy_max_nodes()
+    frame, query = frame_of(net), Query.make(net, parse_evidence(net, evidence), tuple(range(len(net))))
+    given, exact = lookahead(frame, query).finish(), um.exact(net, evidence)
+    squares, z = {True: [], False: []}, []
+    for seed in range(30):
+        for control in (True, False):
+            estimator = Estimator(frame, query, given, sampler(frame, given, control))
+            estimator.run(Limits(4096), seed)
+            found = estimator.posterior("lookahead", Limits(), 0.0)
+            squares[control].append(np.square(np.concatenate(found.probabilities) - np.concatenate(exact.probabilities)))
+            if control:
+                z.append(scores(found, exact))
+    assert np.mean(squares[True]) < 0.5 * np.mean(squares[False])
+    assert np.square(z).mean() == pytest.approx(1, abs=0.3)
 
 
 # --- when to stop

@@ -43,6 +43,7 @@ class Step(NamedTuple):
     beta: jax.Array
     on_support: jax.Array  # bool: u is cut to the states that the target allows
     edges: jax.Array  # [steps, 2]: from and to in Edges
+    formula: jax.Array  # number among the nodes that may be drawn by formula
     log_other: jax.Array | None = None  # log u, [steps, noisy card]; None where nothing is mixed in
 
 
@@ -68,6 +69,7 @@ class Mean(NamedTuple):
     context: jax.Array
     strides: jax.Array
     noisy: jax.Array
+    formula: jax.Array
 
 
 class Conditionals(NamedTuple):
@@ -219,7 +221,8 @@ class Draft:
         table = (frame.net.cards[nodes], half, offset, contexts, context, strides)
         noisy = (*(a[nodes] for a in (frame.noisy_number, log_likelihood, self.tilt, self.beta)), np.full(len(nodes), self.structure))
         most = n + frame.links
-        steps = Step(*(pad_rows(a, most) for a in (nodes, number, mode, *table, *noisy, edges)))
+        formula = np.where(number == nodes, frame.formula[nodes], frame.formulas)
+        steps = Step(*(pad_rows(a, most) for a in (nodes, number, mode, *table, *noisy, edges, formula)))
         if self.log_other is not None:
             steps = steps._replace(log_other=pad_rows(self.log_other[nodes], most))
         return steps, len(nodes)
@@ -229,7 +232,7 @@ class Draft:
         wanted = np.array([t for t in query.targets if not query.known[t]], dtype=np.int64)
         mean = query.free & self.plain
         kind = np.where(mean, np.where(frame.large, NOISY_MEAN, TABLE_MEAN), DRAWN)
-        own = (np.arange(len(mean)), kind, frame.net.cards, frame.offset, *frame.family_contexts, frame.noisy_number)
+        own = (np.arange(len(mean)), kind, frame.net.cards, frame.offset, *frame.family_contexts, frame.noisy_number, frame.formula)
         return Mean(*(pad_rows(a[wanted], len(mean)) for a in own)), len(wanted)
 
 

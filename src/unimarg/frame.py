@@ -30,6 +30,8 @@ class Shape(NamedTuple):
     nodes: int
     card: int  # the largest
     dtype: str
+    formulas: int  # nodes that may be drawn by formula, see walk
+    formula_states: int  # the largest number of their states, without the first
 
 
 class Frame:
@@ -86,13 +88,17 @@ class Frame:
             kind = Kind(True, 0, self.noisy_card, parent_card, False)
             self.blocks = noisy_blocks(net, kind, [[int(i)] for i in members], np.arange(len(net)), 1)
             self.arcs = Arcs.make(net, members, self.blocks)
+        # a hidden noisy-max, or a parent of one, that may have findings below
+        above = np.array([len(c) > 0 for c in net.children]) & (self.large | (np.diff(self.arcs.first) > 0))
+        self.formulas = int(above.sum())
+        self.formula = np.where(above, np.cumsum(above) - 1, self.formulas)
         self.links = min(MOST_LINKS, sum(len(pa) for pa, m in zip(net.parents, net.mechanisms, strict=True) if isinstance(m, NoisyMax)))
 
     @cached_property
     def shape(self) -> Shape:
         cards = self.net.cards
         dtype = "int8" if cards.max() <= 127 else "int16" if cards.max() < 2**15 else "int32"
-        return Shape(len(cards), int(cards.max()), dtype)
+        return Shape(len(cards), int(cards.max()), dtype, self.formulas, int(cards[self.formula < self.formulas].max(initial=1)) - 1)
 
     def parents_of(self, nodes: Ints) -> Ints:
         """All parents of some nodes."""

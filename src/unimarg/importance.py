@@ -31,7 +31,7 @@ from unimarg.layout import MAX_NODES
 from unimarg.network import Floats
 from unimarg.posterior import Posterior
 from unimarg.sums import weighted_sums
-from unimarg.walk import walk
+from unimarg.walk import Origin, walk
 
 CHUNK, CHUNK_ACCELERATED = 1 << 12, 1 << 19  # a GPU takes about as long for a hundred thousand samples as for half a million
 FIRST_CHECK = 1 << 13  # samples after which errors are looked at first
@@ -54,7 +54,7 @@ class Limits:
     target_error: float | None = None  # the largest standard error over the targets
 
 
-Drawn = tuple[jax.Array, jax.Array, jax.Array | None]  # states, log weights, and the rows of tables they are from if known, see walk
+Drawn = tuple[jax.Array, jax.Array, Origin | None]  # states, log weights, and what the states were drawn from if known
 Draw = Callable[[Key, jax.Array, int], Drawn]  # (key, first sample, n)
 
 
@@ -131,8 +131,8 @@ def sampler(frame: Frame, given: Conditionals, control: bool = True) -> Draw:
     """Draws by a walk through the nodes, with or without what control variates need."""
 
     def draw(key: Key, first: jax.Array, n: int) -> Drawn:
-        states, log_w, rows = walk(frame.shape, given, key, first, n)
-        return states, log_w, rows if control else None
+        states, log_w, origin = walk(frame.shape, given, key, first, n)
+        return states, log_w, origin if control else None
 
     return draw
 
@@ -140,7 +140,9 @@ def sampler(frame: Frame, given: Conditionals, control: bool = True) -> Draw:
 def chunk_size(frame: Frame) -> int:
     if jax.default_backend() == "cpu":
         return CHUNK
-    a_sample = frame.shape.nodes * (np.dtype(frame.shape.dtype).itemsize + 4) + int(frame.large.sum()) * 4 * (frame.noisy_card - 1)
+    shape = frame.shape
+    a_sample = shape.nodes * (np.dtype(shape.dtype).itemsize + 4) + int(frame.large.sum()) * 4 * (frame.noisy_card - 1)
+    a_sample += 4 * (shape.formulas + 1) * shape.formula_states
     return min(CHUNK_ACCELERATED, 1 << int(math.log2(max(CHUNK_BYTES // a_sample, 1 << 10))))
 
 
@@ -196,15 +198,15 @@ class Estimator:
 
         def draw(first: int) -> tuple[Any, ...]:
             count = min(size, goal - first)
-            states, log_w, rows = self.draw(key, first_sample(first), size)
-            top, w, w2, sums = self._sums(states, log_w, rows, count)
+            states, log_w, origin = self.draw(key, first_sample(first), size)
+            top, w, w2, sums = self._sums(states, log_w, origin, count)
             return float(top), float(w), float(w2), np.asarray(sums), np.asarray(log_w)[:count], count
 
         for found in pool.map(draw, range(self.total.samples, goal, size)[: side_by_side()]):
             self.total.add(*found)
 
-    def _sums(self, states: jax.Array, log_w: jax.Array, rows: jax.Array | None, count: int) -> Any:
-        return weighted_sums(self.frame.shape, self.given, states, log_w, rows, count)
+    def _sums(self, states: jax.Array, log_w: jax.Array, origin: Origin | None, count: int) -> Any:
+        return weighted_sums(self.frame.shape, self.given, states, log_w, origin, count)
 
     def reached(self, target_error: float) -> bool:
         total = self.total

@@ -26,6 +26,7 @@ from unimarg.importance import DEFAULT_SAMPLES, ENOUGH, Drawn, Estimator, Weight
 from unimarg.network import Floats, Ints, Network
 from unimarg.query import EXACT_MEMORY, Asked, Options, check
 from unimarg.sums import SUMS
+from unimarg.walk import Origin
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -303,7 +304,7 @@ class Combinations(Estimator):
         self.cards = cards
         self.total = Weighted(1, math.prod(cards))
 
-    def _sums(self, states: jax.Array, log_w: jax.Array, rows: jax.Array | None, count: int) -> Any:
+    def _sums(self, states: jax.Array, log_w: jax.Array, origin: Origin | None, count: int) -> Any:
         codes = np.ravel_multi_index(tuple(np.asarray(states)[t, :count].astype(np.int64) for t in self.query.targets), self.cards)
         weight = np.asarray(log_w, dtype=np.float64)[:count]
         top = weight.max()

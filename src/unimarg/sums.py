@@ -4,8 +4,7 @@ For each node and state k, with weights w scaled by the largest and g = f - c:
 
     w g, w^2 g, w^2 g^2, c        f is the indicator of the state, or P(x_i = k | pa_i) where the node has no finding below it; c is
                                   about its mean, since digits are lost otherwise where f hardly varies
-    D, D^2, w D, w g D            D = f - q_i(k | drawn before), whose mean is 0: where f is an indicator and the row of the table
-                                  that the node was drawn from is known; 0 elsewhere
+    D, D^2, w D, w g D            D = f - q_i(k | drawn before), whose mean is 0: where f is an indicator and q_i is known; 0 elsewhere
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from unimarg.compiled import ONE_CORE, p_of_steps
 from unimarg.conditionals import DRAWN, NOISY_MEAN, TABLE_MEAN, Conditionals, Mean
 from unimarg.frame import Shape
 from unimarg.layout import NoisyBlocks
-from unimarg.walk import noisy_steps_of, table_entries
+from unimarg.walk import Origin, noisy_steps_of, table_entries
 
 SUMS = 8  # of a node's state
 FIRST, CENTRES = 64, 2.0**20  # samples that the centre c is the mean of; its fractions, so that 1 - c is exact too
@@ -36,16 +35,16 @@ class Samples(NamedTuple):
     prob: jax.Array
     noisy: NoisyBlocks | None
     states: jax.Array  # [nodes, n]
-    rows: jax.Array | None  # likewise, see walk
+    origin: Origin | None
     counts: jax.Array  # bool [n]: the others are padding
     w: jax.Array  # [n]
 
 
 def weighted_sums(
-    shape: Shape, given: Conditionals, states: jax.Array, log_w: jax.Array, rows: jax.Array | None, count: int
+    shape: Shape, given: Conditionals, states: jax.Array, log_w: jax.Array, origin: Origin | None, count: int
 ) -> tuple[jax.Array, ...]:
     """Over the first ``count`` samples: the largest log w; sums of w and w^2, and ``[nodes, card, SUMS]``."""
-    return _weighted_sums(shape, given.means, given.estimated, given.prob, given.noisy, states, log_w, rows, np.int32(count))
+    return _weighted_sums(shape, given.means, given.estimated, given.prob, given.noisy, states, log_w, origin, np.int32(count))
 
 
 @partial(jax.jit, static_argnames=("shape",), compiler_options=ONE_CORE)
@@ -57,14 +56,14 @@ def _weighted_sums(
     noisy: NoisyBlocks | None,
     states: jax.Array,
     log_w: jax.Array,
-    rows: jax.Array | None,
+    origin: Origin | None,
     count: jax.Array,
 ) -> tuple[jax.Array, ...]:
     counts = lax.iota(jnp.int32, len(log_w)) < count
     log_w = jnp.where(counts, log_w, -jnp.inf)
     top = log_w.max()
     w = jnp.where(log_w > -jnp.inf, jnp.exp(log_w - jnp.where(top > -jnp.inf, top, 0)), 0)
-    samples = Samples(prob, noisy, states, rows, counts, w)
+    samples = Samples(prob, noisy, states, origin, counts, w)
 
     def node(at: jax.Array, out: jax.Array) -> jax.Array:
         mean: Mean = jax.tree.map(lambda a: lax.dynamic_index_in_dim(a, at, 0, keepdims=False), means)
@@ -87,13 +86,25 @@ def _drawn(samples: Samples, mean: Mean, card: int) -> jax.Array:
 
     def sums(k: jax.Array) -> jax.Array:
         f = (state == k.astype(state.dtype)).astype(jnp.float32)
-        if samples.rows is None:
+        if samples.origin is None:
             return _sums_of(samples.w, f)
-        row = lax.dynamic_index_in_dim(samples.rows, mean.node, 0, keepdims=False)
-        q = samples.prob.at[jnp.maximum(row, 0) + k].get(mode="promise_in_bounds")
-        return _sums_of(samples.w, f, jnp.where(samples.counts & (row >= 0), f - q, 0))
+        return _sums_of(samples.w, f, jnp.where(samples.counts, _difference(samples, samples.origin, mean, k, f), 0))
 
     return _by_state(mean, card, sums)
+
+
+def _difference(samples: Samples, origin: Origin, mean: Mean, k: jax.Array, f: jax.Array) -> jax.Array:
+    """D of state k."""
+    row = lax.dynamic_index_in_dim(origin.rows, mean.node, 0, keepdims=False)
+    by_table = f - samples.prob.at[jnp.maximum(row, 0) + k].get(mode="promise_in_bounds")
+    formulas, states, _ = origin.formula.shape
+    if not states:
+        return jnp.where(row >= 0, by_table, 0)
+    q = lax.dynamic_index_in_dim(origin.formula, mean.formula, 0, keepdims=False)
+    first = 1 - sum(q[j] for j in range(states))
+    other = lax.dynamic_index_in_dim(q, jnp.maximum(k - 1, 0), 0, keepdims=False)
+    by_formula = jnp.where(mean.formula < formulas - 1, f - jnp.where(k == 0, first, other), 0)
+    return jnp.where(row >= 0, by_table, by_formula)
 
 
 def _table_mean(samples: Samples, mean: Mean, card: int) -> jax.Array:

@@ -49,16 +49,22 @@ assert (PLAIN_TABLE, TABLE, PLAIN_NOISY, NOISY, TILTED) == (0, 1, 2, 3, 4)  # th
 BINARY = 3  # branches further on, those of noisy-max nodes are repeated for two states
 
 
+class Origin(NamedTuple):
+    """What each node was drawn from."""
+
+    rows: jax.Array  # [nodes, n]: where the row of its table begins; -1 where it was not from a table's row alone
+    formula: jax.Array  # [formulas + 1, states, n]: then q of all states but the first; the last is scrap
+
+
 def walk(
     shape: Shape, given: Conditionals, key: Key, first: jax.Array, n: int, forced: jax.Array | None = None
-) -> tuple[jax.Array, jax.Array, jax.Array]:
+) -> tuple[jax.Array, jax.Array, Origin]:
     """States ``[nodes, n]`` and log weights ``[n]`` of the samples from number ``first`` (lower and upper word) on.
 
-    Also where the row of its table begins that each node was drawn from, ``[nodes, n]``, -1 where it was not from a table's row alone.
     With ``forced`` states ``[steps, n]`` nothing is drawn: these states' weights are given.
     """
-    states, log_w, _, _, rows = _walk(shape, given, key, first, n, forced, False)
-    return states, log_w, rows
+    states, log_w, _, _, origin = _walk(shape, given, key, first, n, forced, False)
+    return states, log_w, origin
 
 
 def trace(shape: Shape, given: Conditionals, key: Key, first: jax.Array, n: int) -> tuple[jax.Array, jax.Array]:
@@ -72,7 +78,7 @@ def _walk(shape: Shape, given: Conditionals, key: Key, first: jax.Array, n: int,
     samples = first[0] + lax.iota(jnp.uint32, n)
 
     def body(t: jax.Array, carry: Any) -> Any:
-        states, log_w, kept, sums, rows = carry
+        states, log_w, kept, sums, origin = carry
         now: Step = jax.tree.map(lambda a: lax.dynamic_index_in_dim(a, t, 0, keepdims=False), given.steps)
         here = Here(given, now, states, sums, *words(key, samples, (now.number.astype(jnp.uint32) + first[1])[None]))
         if forced is not None:
@@ -84,19 +90,25 @@ def _walk(shape: Shape, given: Conditionals, key: Key, first: jax.Array, n: int,
             for own, parent in ((card, parent_card), (2, 2)):
                 branches += [partial(_plain_noisy, card=own), partial(_noisy, card=own), partial(_tilted, card=parent)]
         which = now.mode + jnp.where((now.mode >= PLAIN_NOISY) & (now.card == 2), BINARY, 0)
-        new, gain, row = lax.switch(which, [lambda b=b: b(here) for b in branches])
+        new, gain, row, log_q = lax.switch(which, [lambda b=b: _same_shape(*b(here), shape.formula_states) for b in branches])
         states = lax.dynamic_update_slice(states, new.astype(shape.dtype)[None], (now.node, 0))
         if kept is not None:
             kept = lax.dynamic_update_slice(kept, new.astype(shape.dtype)[None], (t, 0))
         else:
-            rows = lax.dynamic_update_slice(rows, row[None], (now.node, 0))
-        return states, log_w + gain, kept, None if sums is None else _settle(given.edges, now, new, sums), rows
+            rows = lax.dynamic_update_slice(origin.rows, row[None], (now.node, 0))
+            origin = Origin(rows, lax.dynamic_update_slice(origin.formula, jnp.exp(log_q)[None], (now.formula, 0, 0)))
+        return states, log_w + gain, kept, None if sums is None else _settle(given.edges, now, new, sums), origin
 
     sums = None if given.edges is None else jnp.broadcast_to(given.edges.start[..., None], (*given.edges.start.shape, n))
     kept = jnp.zeros((len(given.steps.node), n), shape.dtype) if keep else None
-    rows = None if keep else jnp.full((shape.nodes, n), -1, jnp.int32)
-    begin = (jnp.zeros((shape.nodes, n), shape.dtype), jnp.zeros(n), kept, sums, rows)
+    origin = None
+    if not keep:
+        origin = Origin(jnp.full((shape.nodes, n), -1, jnp.int32), jnp.zeros((shape.formulas + 1, shape.formula_states, n)))
+    begin = (jnp.zeros((shape.nodes, n), shape.dtype), jnp.zeros(n), kept, sums, origin)
     return lax.fori_loop(0, given.drawn, body, begin)
+
+
+Drawing = tuple[jax.Array, jax.Array, jax.Array | None, list[jax.Array]]
 
 
 class Here(NamedTuple):
@@ -111,26 +123,32 @@ class Here(NamedTuple):
     fixed: jax.Array | None = None
 
 
-# --- one node: each gives the states, what they add to the log weight, and the row of the table they are from
+# --- one node: each gives the states, what they add to the log weight, the row of the table they are from, or log q of every state
 
 
-def _plain_table(here: Here) -> tuple[jax.Array, ...]:
+def _same_shape(state: jax.Array, gain: jax.Array, row: jax.Array | None, log_q: list[jax.Array], states: int) -> tuple[jax.Array, ...]:
+    never = jnp.full(state.shape, -jnp.inf)
+    by_state = jnp.stack([*log_q[1:], *[never] * states][:states]) if states else jnp.zeros((0, *state.shape))
+    return state, gain, jnp.full(state.shape, -1) if row is None else row, by_state
+
+
+def _plain_table(here: Here) -> Drawing:
     row = table_entries(here.now, here.states)
-    return _invert(here, row), jnp.zeros(row.shape), row
+    return _invert(here, row), jnp.zeros(row.shape), row, []
 
 
-def _table(here: Here) -> tuple[jax.Array, ...]:
+def _table(here: Here) -> Drawing:
     row = table_entries(here.now, here.states)
     state = _invert(here, row)
-    return state, here.given.log_ratio.at[row + state].get(mode="promise_in_bounds"), row
+    return state, here.given.log_ratio.at[row + state].get(mode="promise_in_bounds"), row, []
 
 
-def _plain_noisy(here: Here, card: int) -> tuple[jax.Array, ...]:
+def _plain_noisy(here: Here, card: int) -> Drawing:
     state = _draw(here, _log_p_noisy(here.given, here.now, here.states, card))
-    return state, jnp.zeros(state.shape), jnp.full(state.shape, -1)
+    return state, jnp.zeros(state.shape), None, []
 
 
-def _noisy(here: Here, card: int) -> tuple[jax.Array, ...]:
+def _noisy(here: Here, card: int) -> Drawing:
     now = here.now
     target = [p + now.log_likelihood[k] for k, p in enumerate(_log_p_noisy(here.given, now, here.states, card))]
     log_a = [t + now.tilt[k] for k, t in enumerate(target)]
@@ -146,7 +164,7 @@ def _noisy(here: Here, card: int) -> tuple[jax.Array, ...]:
     log_q = [jnp.where(impossible, anything[k], q) for k, q in enumerate(log_q)]
     state = _draw(here, log_q)
     log_t = _pick(target, state)
-    return state, jnp.where(log_t > -jnp.inf, log_t - _pick(log_q, state), -jnp.inf), jnp.full(state.shape, -1)
+    return state, jnp.where(log_t > -jnp.inf, log_t - _pick(log_q, state), -jnp.inf), None, log_q
 
 
 def _mixed(now: Step, target: list[jax.Array], log_q: list[jax.Array]) -> list[jax.Array]:
@@ -159,16 +177,17 @@ def _mixed(now: Step, target: list[jax.Array], log_q: list[jax.Array]) -> list[j
     return [jnp.where(now.beta > 0, m, q) for m, q in zip(mixed, log_q, strict=True)]
 
 
-def _tilted(here: Here, card: int) -> tuple[jax.Array, ...]:
+def _tilted(here: Here, card: int) -> Drawing:
     if here.sums is None:
         return _table(here)
     base = table_entries(here.now, here.states)
     say = _children_say(here, card)
     log_q = [q + d for q, d in zip(_log_table(here, card), say, strict=True)]
     total = _logsumexp(log_q)
-    state = _draw(here, [q - total for q in log_q])
+    log_q = [q - total for q in log_q]
+    state = _draw(here, log_q)
     gain = here.given.log_ratio.at[base + state].get(mode="promise_in_bounds") + total - _pick(say, state)
-    return state, gain, jnp.full(state.shape, -1)
+    return state, gain, None, log_q
 
 
 # --- parts of a node's step

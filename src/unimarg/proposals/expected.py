@@ -53,7 +53,7 @@ def from_below(frame: Frame, query: Query, prior: Floats) -> Floats:
     for i in np.flatnonzero(query.below | query.known).tolist()[::-1]:
         k = frame.net.cards[i]
         heard = query.likelihood[i, :k] * (1 if query.known[i] else said[i, :k])
-        if heard.min() == heard.max():
+        if heard.min() == heard.max() or query.known[frame.parents_of(np.array([i]))].all():
             continue
         for p, message in _to_parents(frame, i, heard, prior):
             product = said[p, : len(message)] * message
@@ -77,7 +77,7 @@ def _to_parents(frame: Frame, i: int, heard: Floats, prior: Floats) -> Iterator[
     for axis, p in enumerate(parents):
         message = table
         for w in weights[:axis]:
-            message = np.tensordot(w, message, 1)
+            message = (w @ message.reshape(len(w), -1)).reshape(message.shape[1:])
         for w in weights[:axis:-1]:
             message = message @ w
         yield p, message
