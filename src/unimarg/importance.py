@@ -40,6 +40,7 @@ MAX_SAMPLES = 1 << 40
 DEFAULT_SAMPLES = 1 << 20
 ENOUGH, HOPELESS = 400.0, 10.0  # effective samples: ok from, failed below
 RELIABLE, DECISIVE = 0.7, 0.3  # k-hat above which a tail is heavy; share of sum w^2 from which it matters
+FEW = 2.0  # samples, or as many effective ones, whose share of a mean is left as its error when control variates leave less
 EVENTS = 100  # sum of D^2 from which a factor is fitted freely
 TINY = 1e-300
 ROUNDING = 1e-6  # of probabilities in float32, summed, relative to them
@@ -220,8 +221,9 @@ class Estimator:
             return np.full((n, card), np.nan), np.full((n, card), np.nan)
         delta = total.sums[..., 0] / total.w
         square = (total.sums[..., 2] - 2 * delta * total.sums[..., 1] + delta**2 * total.w2) / total.w**2
-        less, square = self._controlled(delta, square)
-        mean, error = np.clip(centre + delta - less, 0, 1), np.sqrt(np.maximum(square, 0))
+        less, controlled = self._controlled(delta, square)
+        least = np.minimum(np.maximum(square, 0), (FEW / total.ess) ** 2)  # what q is where nothing was drawn yet is not known
+        mean, error = np.clip(centre + delta - less, 0, 1), np.sqrt(np.maximum(controlled, least))
         spread = self._spread()
         unseen = zero_count_error(total.ess)
         if total.k_hat >= RELIABLE:

@@ -2,7 +2,8 @@
 
 P(x_i), parents taken as independent, goes down the network; lambda_i(x_i), what the findings below say of node i with all other
 causes at that prior, comes up once, as in Pearl's propagation (1988). An average with the prior alone forgets the other findings,
-and one with P lambda counts twice what the averaged message itself says: a power of lambda does best.
+and one with P lambda counts twice what the averaged message itself says: a power of lambda does best. A share of the prior keeps what
+is possible from vanishing.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from unimarg.network import Floats
 
 TINY = 1e-300
 POWER = 0.4  # of lambda
+SHARE = 0.1  # of the prior
 
 
 def expected(frame: Frame, query: Query) -> list[Floats]:
@@ -26,7 +28,7 @@ def expected(frame: Frame, query: Query) -> list[Floats]:
     heard = from_below(frame, query, prior)
     weighted = prior * heard**POWER
     weighted /= np.maximum(weighted.sum(axis=1, keepdims=True), TINY)
-    chosen = np.where((query.below & ~query.known)[:, None], weighted, prior)
+    chosen = np.where((query.below & ~query.known)[:, None], (1 - SHARE) * weighted + SHARE * prior, prior)
     return [row[:k] for row, k in zip(chosen, frame.net.cards.tolist(), strict=True)]
 
 

@@ -9,7 +9,7 @@ those behind it, which are functions of x_v and of variables drawn earlier:
 This is bucket elimination (Dechter 1999): while tables stay small, q is the exact posterior and every weight the same. Where a
 table would have more than LARGEST entries, a message is split in two, each an average over what the other keeps (as mini-buckets
 do), with variables not drawn yet as expected (``expected``). Averages can be wrong by orders of magnitude, so that a part of the
-posterior would never be drawn and never be missed: who hears of them is drawn with a share DEFENCE from its own t_v.
+posterior would never be drawn and never be missed: who hears of them is drawn with a share from its own t_v.
 
 An observed noisy-max with many parents is taken apart into links y_j = max(y_{j-1}, effect of parent j), each drawn right
 after parent j: tables then hold which findings are explained already, jointly, and co-parents explain each other away.
@@ -33,7 +33,8 @@ from unimarg.proposals.expected import expected
 
 LARGEST = 1 << 12  # entries of a table
 FEW_PARENTS = 2  # a noisy-max with no more of them unobserved stays a table
-DEFENCE = 0.05  # the share of t_v / Z in the conditional of a node that heard of averages
+EXPECTED = 3.0  # nodes of a sample that are drawn from t_v / Z, among those that heard of averages
+DEFENCE = 0.05, 0.25  # the least and the most of its share in a conditional
 TINY = 1e-300
 
 
@@ -65,6 +66,7 @@ class _Sweep:
         self.waiting: dict[int, list[Factor]] = {}
         self.chain: dict[int, tuple[int, Factor]] = {}  # link -> its node, its factor
         self.chained: set[int] = set()
+        self.defended: list[tuple[int, tuple[int, ...], Floats, Floats]] = []  # variable, scope, product, t
         after: dict[int, list[int]] = {}  # node -> links drawn right after it
         for c in np.flatnonzero(self.relevant & query.known).tolist():
             for p, link in self._links(c):
@@ -92,6 +94,7 @@ class _Sweep:
                     self._send(self._own(v))
                 else:
                     self._variable(v, self._own(v))
+        self._defend()
         n = len(self.frame.order)
         links = {v: Link(node, v, self.draft.tables[v]) for v, (node, _) in self.chain.items()}
         self.draft.sequence = [links.get(v, v) for v in self.sequence if v < n or v in links]
@@ -161,8 +164,15 @@ class _Sweep:
             tilt = self.residual[v, : self.cards[v]]
             product = product * np.exp(tilt - tilt.max())
         if cut and v not in self.chain:
-            product = (1 - DEFENCE) * normalised(product) + DEFENCE * normalised(target)
-        self._set_table(v, union, product, target)
+            self.defended.append((v, union, product, target))
+        else:
+            self._set_table(v, union, product, target)
+
+    def _defend(self) -> None:
+        """Who heard of averages is drawn from its own t_v as well: the more often, the fewer they are."""
+        share = np.clip(EXPECTED / max(len(self.defended), 1), *DEFENCE)
+        for v, union, product, target in self.defended:
+            self._set_table(v, union, (1 - share) * normalised(product) + share * normalised(target), target)
 
     def _set_table(self, v: int, union: tuple[int, ...], product: Floats, target: Floats) -> None:
         rows = [self.chain[u][0] if u in self.chain else u for u in union[:-1]]
@@ -295,7 +305,8 @@ class _Sweep:
             shares.append(p * (left @ after.pop()))
             left = p @ left
         total = max(float(shares[-1].sum()), TINY)
-        return {u: float(s @ (s / np.maximum(p, TINY))) / total**2 - 1 for u, s, p in zip(f.scope, shares, weights, strict=True)}
+        relative = [s / total for s in shares]
+        return {u: float(s @ (s / np.maximum(p, TINY))) - 1 for u, s, p in zip(f.scope, relative, weights, strict=True)}
 
     def _split(self, v: int, f: Factor, union: set[int]) -> tuple[Factor, Factor]:
         """f(x_v, S) as g(x_v, S in union) h(S): each an average, h relative to what g says of the variables they share."""
