@@ -92,8 +92,8 @@ def case(given: Layers, states: np.ndarray) -> Case:
 
 @partial(jax.jit, static_argnames=("n",))
 def sums(given: Layers, of: Case, proposal: jax.Array, offset: jax.Array, key: jax.Array, n: int) -> tuple[jax.Array, ...]:
-    """log of the mean weight, and sums of w, w^2, w f, w^2 f, w^2 f^2, h, w h, w f h' with f = P(x = 1 | r, F), h = r - E[r] and w scaled
-    by exp(-offset)."""
+    """log of the mean weight, and sums of w, w^2, w f, w^2 f, w^2 f^2, h, h h', w h, w f h' with f = P(x = 1 | r, F), h = r - E[r] and w
+    scaled by exp(-offset)."""
     given, of = jax.tree.map(lambda a: jnp.asarray(a)[:, None] if np.ndim(a) == 1 else jnp.asarray(a), (given, of))
     proposal = proposal[:, None]
     drawn = jax.random.uniform(key, (len(proposal), n)) < proposal
@@ -121,7 +121,7 @@ def sums(given: Layers, of: Case, proposal: jax.Array, offset: jax.Array, key: j
     w = jnp.exp(log_w - offset)
     h = jnp.where(of.known >= 0, 0, r - proposal)
     of_f = w.sum(), (w**2).sum(), f @ w, f @ w**2, f**2 @ w**2
-    return jax.nn.logsumexp(log_w) - jnp.log(n), *of_f, h.sum(axis=1), h @ w, (f * w) @ h.T
+    return jax.nn.logsumexp(log_w) - jnp.log(n), *of_f, h.sum(axis=1), h @ h.T, h @ w, (f * w) @ h.T
 
 
 def marginals(given: Layers, of: Case, samples: int, seed: int) -> tuple[np.ndarray, np.ndarray, float]:
@@ -138,12 +138,12 @@ def marginals(given: Layers, of: Case, samples: int, seed: int) -> tuple[np.ndar
     for number in range(count):
         _, *one = sums(given, of, proposal, offset, jax.random.fold_in(key, ROUNDS + number), CHUNK)
         whole = one if whole is None else [a + b for a, b in zip(whole, one, strict=True)]
-    n = count * CHUNK
-    w, w2, wf, w2f, w2f2, h, wh, wfh = (np.asarray(a) for a in whole)
+    w, w2, wf, w2f, w2f2, h, hh, wh, wfh = (np.asarray(a) for a in whole)
     mean = wf / w
-    factor = (wfh - np.outer(mean, wh)) / (n * np.asarray(proposal * (1 - proposal)))  # risks are drawn independently
-    variance = w2f2 - 2 * mean * w2f + mean**2 * w2 - n * factor**2 @ np.asarray(proposal * (1 - proposal))
-    return mean - factor @ h / w, np.sqrt(np.maximum(variance, 0)) / w, float(w**2 / w2 / n)
+    along = wfh - np.outer(mean, wh)
+    factor = np.linalg.lstsq(hh, along.T, rcond=1e-9)[0].T  # the risks that are known have no h
+    variance = w2f2 - 2 * mean * w2f + mean**2 * w2 - (factor * along).sum(axis=1)
+    return mean - factor @ h / w, np.sqrt(np.maximum(variance, 0)) / w, float(w**2 / w2 / (count * CHUNK))
 
 
 def main() -> None:

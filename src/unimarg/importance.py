@@ -40,7 +40,7 @@ MAX_SAMPLES = 1 << 40
 DEFAULT_SAMPLES = 1 << 20
 ENOUGH, HOPELESS = 400.0, 10.0  # effective samples: ok from, failed below
 RELIABLE, DECISIVE = 0.7, 0.3  # k-hat above which a tail is heavy; share of sum w^2 from which it matters
-FEW = 2.0  # samples, or as many effective ones, whose share of a mean is left as its error when control variates leave less
+FEW = 2.0  # of the heaviest samples: their share is left as an error where means of probabilities or control variates leave less
 EVENTS = 100  # sum of D^2 from which a factor is fitted freely
 TINY = 1e-300
 ROUNDING = 1e-6  # of probabilities in float32, summed, relative to them
@@ -221,15 +221,16 @@ class Estimator:
             return np.full((n, card), np.nan), np.full((n, card), np.nan)
         delta = total.sums[..., 0] / total.w
         square = (total.sums[..., 2] - 2 * delta * total.sums[..., 1] + delta**2 * total.w2) / total.w**2
-        less, controlled = self._controlled(delta, square)
-        least = np.minimum(np.maximum(square, 0), (FEW / total.ess) ** 2)  # what q is where nothing was drawn yet is not known
-        mean, error = np.clip(centre + delta - less, 0, 1), np.sqrt(np.maximum(controlled, least))
-        spread = self._spread()
-        unseen = zero_count_error(total.ess)
+        less, square = self._controlled(delta, square)
+        mean, spread = np.clip(centre + delta - less, 0, 1), self._spread()
+        # what was not drawn may weigh as much as the heaviest sample that was; no indicator varies by more than that of the state itself
+        heaviest = spread / total.w
+        square = np.maximum(square, np.minimum(mean * (1 - mean) / total.ess, (FEW * heaviest) ** 2))
+        unseen = zero_count_error(total.ess) * spread
         if total.k_hat >= RELIABLE:
-            unseen = max(unseen, 1 / total.w)  # with a heavy tail, what was not drawn may weigh as much as the heaviest that was
-        least = np.maximum(unseen * spread, ROUNDING * np.maximum(mean, spread > 0))
-        return mean, np.maximum(error, least)
+            unseen = np.maximum(unseen, heaviest)
+        least = np.maximum(unseen, ROUNDING * np.maximum(mean, spread > 0))
+        return mean, np.maximum(np.sqrt(square), least)
 
     def _controlled(self, delta: Floats, square: Floats) -> tuple[Floats, Floats]:
         """What to subtract from the means, and their variances then.

@@ -4,7 +4,7 @@ In each round the samples drawn so far from the current q, with weights w, give 
 
     q'(x | c) = [ n_c p(x | c) + alpha q(x | c) ] / (n_c + alpha),    p(x | c) = sum w [x, c] / sum w [c]
 
-with n_c = (sum w)^2 / sum w^2 over the samples in context c, and only where p differs from q by more than its error: the noise of
+with n_c = (sum w)^2 / sum w^2 over the samples in context c, x at least at LEAST of what it had, and only where p differs from q by more than its error: the noise of
 hundreds of tables would multiply. A large noisy-max gets lambda_i(k) += log of the weighted over the
 unweighted frequency of x_i = k, shrunk likewise. Weights are clipped: one lucky sample must not become the proposal. The samples of
 these rounds are not used again.
@@ -18,7 +18,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
-from unimarg.conditionals import TABLE, TILTED, Conditionals, Draft
+from unimarg.conditionals import TABLE, TILTED, Conditionals, Draft, normalised
 from unimarg.counter import key_from_seed
 from unimarg.frame import Frame
 from unimarg.importance import chunk_size, first_sample, side_by_side
@@ -28,6 +28,7 @@ from unimarg.walk import trace
 ROUNDS, ROUND = 5, 1 << 13  # samples of a round
 ALPHA = 8.0  # samples that the conditional of the round before counts for
 SURE = 3.0  # standard errors by which p must differ
+LEAST = 0.8  # of what a state had: samples that miss a part of the posterior must not take it away
 CLIP = 0.5  # weights are clipped at n^CLIP times their mean
 STREAM = 0xADA9  # apart from the samples that are used
 
@@ -99,7 +100,7 @@ def _refit_table(draft: Draft, offset: int, row: np.ndarray, drawn: np.ndarray, 
     old, found = draft.prob[at], counts[seen] / total[seen, None]
     telling = np.abs(found - old) > SURE * np.sqrt(np.maximum(old * (1 - old), 1e-12) / effective[:, None])
     share = np.where(telling.any(axis=1), effective / (effective + ALPHA), 0.0)[:, None]
-    draft.prob[at] = share * found + (1 - share) * old
+    draft.prob[at] = normalised(np.maximum(share * found + (1 - share) * old, LEAST * old))
 
 
 def _refit_tilt(draft: Draft, i: int, drawn: np.ndarray, w: Floats) -> None:

@@ -146,8 +146,7 @@ def _first_chunk(draw: Draw) -> Draw:
         if not drawn:
             drawn.append(draw(key, first_sample(0), n))
         by = -int(first[0])
-        states, log_w, rows = drawn[0]
-        return jnp.roll(states, by, axis=1), jnp.roll(log_w, by), None if rows is None else jnp.roll(rows, by, axis=1)
+        return jax.tree.map(lambda a: jnp.roll(a, by, axis=-1), drawn[0])
 
     return again
 
