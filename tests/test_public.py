@@ -60,6 +60,8 @@ def test_public_names():
     for name in um.__all__:
         assert callable(getattr(um, name))
     assert not hasattr(um, "nonsense")
+    assert set(um.__all__) < set(dir(um))
+    assert re.fullmatch(r"\d+\.\d+\.\d+.*", um.__version__)
 
 
 def test_a_module_of_the_same_name_does_not_hide_a_function():
