@@ -186,6 +186,18 @@ def test_control_variates_of_formulas_lower_the_error_and_the_reported_one():
     assert np.square(z).mean() == pytest.approx(1, abs=0.3)
 
 
+def test_a_context_never_drawn_leaves_an_error():
+    """A mean of probabilities that were all the same: as much as the two heaviest samples could have made of it."""
+    tables = {"cause": [1 - 1e-4, 1e-4], "effect": [[0.7, 0.3], [0.1, 0.9]]}
+    rare = Network([Variable("cause"), Variable("effect")], {"effect": ["cause"]}, tables)
+    found = [um.infer(rare, {}, method="prior", samples=4096, target_error=None, seed=seed) for seed in range(6)]
+    errors = np.array([f.error("effect")["yes"] for f in found])
+    assert (errors >= 2 * 0.6 / 4096 * (1 - 1e-6)).all()
+    never = np.isclose([f["effect"]["yes"] for f in found], 0.3, atol=1e-6)
+    assert never.any()
+    np.testing.assert_allclose(errors[never], 2 * 0.6 / 4096, rtol=1e-5)
+
+
 # --- when to stop
 
 

@@ -34,7 +34,7 @@ def layer_of(model, evidence: Evidence, head: str) -> Layer:
         return trunk_layer(model.trunk, head, model.recipe.encoding, model.ragged, *priors, known, values)
     x = encode(model.recipe.encoding, known, values, model.ragged, priors[0])
     features = model.trunk.features(x)
-    message = jnp.pad(model.trunk.logits(features, model.prior_slots[1])["message"][0], (0, 1))[model.ragged.slot]
+    message = jnp.pad(model.trunk.logits(features, {"marginal": model.prior_slots[1]})["message"][0], (0, 1))[model.ragged.slot]
     virtual = np.isin(np.arange(len(model.net)), list(evidence.virtual))
     return student_layer(model.student, features[0], message, jnp.asarray(virtual))
 

@@ -101,13 +101,13 @@ _LAZY = {
 
 def __getattr__(name: str) -> Any:
     if name == "__version__":
-        from importlib.metadata import version
+        from unimarg.provenance import installed_version
 
-        return version("unimarg")
+        return installed_version()
     if name not in _LAZY:
         raise AttributeError(f"module 'unimarg' has no attribute {name!r}")
     return getattr(importlib.import_module(_LAZY[name]), name)
 
 
 def __dir__() -> list[str]:
-    return [*__all__, "__version__"]
+    return sorted({*globals(), *__all__, "__version__"})

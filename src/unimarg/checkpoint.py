@@ -36,7 +36,7 @@ from unimarg.trunk import Architecture, Trunk
 
 Module = TypeVar("Module", Trunk, Student)
 
-VERSION = 2  # 1: the message head did not start from belief propagation
+VERSION, READABLE = 2, (1, 2)  # 1: the message head did not start from belief propagation
 MAX_BYTES = 2**34  # the largest model that is written or read: the default preset on 10,000 nodes takes a hundredth in training
 MASKS = {c.__name__: c for c in (masking.UniformRate, masking.LogUniformRate, masking.Fixed, masking.Rates)} | {
     c.__name__: c for c in (masking.Among, masking.Prefix, masking.Mixture)
@@ -118,8 +118,8 @@ def _load(path: str | PathLike[str]) -> tuple[Marginalizer, Mapping[str, np.ndar
     try:
         tensors = load_tensors(data)
         about = _about(data)
-        if about.get("version") not in (1, VERSION):
-            raise FormatError(f"has the format version {about.get('version')!r}; this program reads {VERSION}", path)
+        if about.get("version") not in READABLE or isinstance(about["version"], bool):
+            raise FormatError(f"has the format version {about.get('version')!r}; this program reads {READABLE}", path)
         net = _network_from_arrays(about["network"], tensors["network"])
         made = _recipe_from_json(about["recipe"])
         if about["version"] == 1 and made.rounds and "message" in made.architecture.heads:

@@ -21,6 +21,7 @@ from unimarg.support import Support
 EXPANDED = 1 << 8  # entries up to which a noisy-max is taken as a table
 LEAST_CAPACITY, GROWTH = 1 << 19, 2  # entries of all tables together, and relative to the network's own
 MOST_CONTEXTS = 24  # nodes that a proposal's table may depend on; the network's own may have more
+MOST_STATES = 8  # of a node whose q is kept where it is drawn by formula: the largest decides the room of all
 MOST_LINKS = 1 << 13  # links of noisy-max nodes that a walk may have beside the nodes themselves
 
 
@@ -30,7 +31,7 @@ class Shape(NamedTuple):
     nodes: int
     card: int  # the largest
     dtype: str
-    formulas: int  # nodes that may be drawn by formula, see walk
+    formulas: int  # nodes that may be drawn by formula and whose q is kept then, see walk
     formula_states: int  # the largest number of their states, without the first
 
 
@@ -89,7 +90,7 @@ class Frame:
             self.blocks = noisy_blocks(net, kind, [[int(i)] for i in members], np.arange(len(net)), 1)
             self.arcs = Arcs.make(net, members, self.blocks)
         # a hidden noisy-max, or a parent of one, that may have findings below
-        above = np.array([len(c) > 0 for c in net.children]) & (self.large | (np.diff(self.arcs.first) > 0))
+        above = np.array([len(c) > 0 for c in net.children]) & (self.large | (np.diff(self.arcs.first) > 0)) & (net.cards <= MOST_STATES)
         self.formulas = int(above.sum())
         self.formula = np.where(above, np.cumsum(above) - 1, self.formulas)
         self.links = min(MOST_LINKS, sum(len(pa) for pa, m in zip(net.parents, net.mechanisms, strict=True) if isinstance(m, NoisyMax)))

@@ -4,9 +4,11 @@
 
 f is the indicator of x_i = k, or P(x_i = k | pa_i) where no finding lies below node i (Rao-Blackwell). The standard error is
 sqrt(sum w^2 (f - mu)^2) / sum w, less where the proposal's own q_i serves as a control variate, and never below what an event that no
-sample showed may still have. Samples come in chunks, several at a time; their sums are kept in float64, weights scaled by the largest
-so far. Whether to go on is asked at FIRST_CHECK samples, and then at as many as the target error should take by what is known, twice
-those so far at most: seldom, so that stopping early does not spoil the errors, and whatever the chunks.
+sample showed may still have, nor, unless counting the state would have less, below the share of the FEW heaviest samples.
+
+Samples come in chunks, several at a time; their sums are kept in float64, weights scaled by the largest so far. Whether to go on is
+asked at FIRST_CHECK samples, and then at as many as the target error should take by what is known, twice those so far at most: seldom,
+so that stopping early does not spoil the errors, and whatever the chunks.
 """
 
 from __future__ import annotations

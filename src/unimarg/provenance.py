@@ -17,10 +17,10 @@ def provenance() -> dict[str, str]:
     hardware = jax.devices()[0].device_kind
     if jax.default_backend() == "cpu":
         hardware = f"{os.cpu_count()} cores {platform.machine()}"
-    return dict(zip(COLUMNS, (_version(), _commit(), jax.__version__, platform.python_version(), hardware), strict=True))
+    return dict(zip(COLUMNS, (installed_version(), _commit(), jax.__version__, platform.python_version(), hardware), strict=True))
 
 
-def _version() -> str:
+def installed_version() -> str:
     try:
         return version("unimarg")
     except PackageNotFoundError:

@@ -90,7 +90,7 @@ def _walk(shape: Shape, given: Conditionals, key: Key, first: jax.Array, n: int,
             for own, parent in ((card, parent_card), (2, 2)):
                 branches += [partial(_plain_noisy, card=own), partial(_noisy, card=own), partial(_tilted, card=parent)]
         which = now.mode + jnp.where((now.mode >= PLAIN_NOISY) & (now.card == 2), BINARY, 0)
-        new, gain, row, log_q = lax.switch(which, [lambda b=b: _same_shape(*b(here), shape.formula_states) for b in branches])
+        new, gain, row, log_q = lax.switch(which, [lambda b=b: _same_shape(b(here), shape.formula_states) for b in branches])
         states = lax.dynamic_update_slice(states, new.astype(shape.dtype)[None], (now.node, 0))
         if kept is not None:
             kept = lax.dynamic_update_slice(kept, new.astype(shape.dtype)[None], (t, 0))
@@ -126,7 +126,8 @@ class Here(NamedTuple):
 # --- one node: each gives the states, what they add to the log weight, the row of the table they are from, or log q of every state
 
 
-def _same_shape(state: jax.Array, gain: jax.Array, row: jax.Array | None, log_q: list[jax.Array], states: int) -> tuple[jax.Array, ...]:
+def _same_shape(drawing: Drawing, states: int) -> tuple[jax.Array, ...]:
+    state, gain, row, log_q = drawing
     never = jnp.full(state.shape, -jnp.inf)
     by_state = jnp.stack([*log_q[1:], *[never] * states][:states]) if states else jnp.zeros((0, *state.shape))
     return state, gain, jnp.full(state.shape, -1) if row is None else row, by_state

@@ -4,10 +4,10 @@ In each round the samples drawn so far from the current q, with weights w, give 
 
     q'(x | c) = [ n_c p(x | c) + alpha q(x | c) ] / (n_c + alpha),    p(x | c) = sum w [x, c] / sum w [c]
 
-with n_c = (sum w)^2 / sum w^2 over the samples in context c, but no less than LEAST q, and only where p differs from q by more than
-its error: the noise of hundreds of tables would multiply. A large noisy-max gets lambda_i(k) += log of the weighted over the
-unweighted frequency of x_i = k, shrunk likewise. Weights are clipped: one lucky sample must not become the proposal. The samples of
-these rounds are not used again.
+with n_c = (sum w)^2 / sum w^2 over the samples in context c, no less than LEAST q before it is scaled to 1, and only where p differs
+from q by more than its error: the noise of hundreds of tables would multiply. A large noisy-max gets lambda_i(k) += log of the weighted
+over the unweighted frequency of x_i = k, shrunk likewise. Weights are clipped: one lucky sample must not become the proposal. The samples
+of these rounds are not used again.
 """
 
 from __future__ import annotations

@@ -27,7 +27,8 @@ def expected(frame: Frame, query: Query) -> list[Floats]:
     prior = forward_priors(frame, query)
     heard = from_below(frame, query, prior)
     weighted = prior * heard**POWER
-    weighted /= np.maximum(weighted.sum(axis=1, keepdims=True), TINY)
+    total = weighted.sum(axis=1, keepdims=True)
+    weighted = np.where(total > 0, weighted / np.maximum(total, TINY), prior)  # a message may have underflown in every state
     chosen = np.where((query.below & ~query.known)[:, None], (1 - SHARE) * weighted + SHARE * prior, prior)
     return [row[:k] for row, k in zip(chosen, frame.net.cards.tolist(), strict=True)]
 

@@ -188,12 +188,13 @@ class _Sweep:
         if i in self.state:
             leak, effects = net.mechanisms[i].log_cdfs  # pyright: ignore[reportAttributeAccessIssue]
             own = self.query.likelihood[i, :k]
-            with np.errstate(divide="ignore"):
+            with np.errstate(divide="ignore", invalid="ignore"):
                 each = [np.log(self.weights[p] @ np.exp(e)) for p, e in zip(net.parents[i], effects, strict=True)]
-            total = leak + sum(each)
-            for p, e, mine in zip(net.parents[i], effects, each, strict=True):
+                total = leak + sum(each)
+                others = [np.where(np.isneginf(mine), leak, total - mine) for mine in each]
+            for p, e, rest in zip(net.parents[i], effects, others, strict=True):
                 if p not in self.state:
-                    self._send(Factor((p,), pmf_from_log_cdf(np.where(np.isneginf(mine), leak, total - mine) + e) @ own))
+                    self._send(Factor((p,), pmf_from_log_cdf(rest + e) @ own))
             return
         union, messages = self._fit(i, Factor((i,), np.ones(k)), self.largest)
         f = np.ones([self.cards[u] for u in union])
