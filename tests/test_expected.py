@@ -40,7 +40,7 @@ def test_lambda_is_the_probability_of_what_lies_below(noisy, evidence):
         posterior = prior[i, :k] * heard[i, :k]
         np.testing.assert_allclose(posterior / posterior.sum(), um.exact(net, evidence).probabilities[i], rtol=1e-9)
         tempered = prior[i, :k] * heard[i, :k] ** POWER
-        np.testing.assert_allclose(weights[i], (1 - SHARE) * tempered / tempered.sum() + SHARE * prior[i, :k], rtol=1e-9)
+        np.testing.assert_allclose(weights[i, :k], (1 - SHARE) * tempered / tempered.sum() + SHARE * prior[i, :k], rtol=1e-9)
 
 
 def test_many_findings_do_not_underflow():
@@ -57,4 +57,4 @@ def test_nothing_below_is_left_as_it_is():
     net = um.example("asia")
     query = Query.make(net, parse_evidence(net, {"asia": "yes"}), tuple(range(len(net))))
     for weights, likelihood in zip(expected(frame_of(net), query), query.likelihood, strict=True):
-        np.testing.assert_array_equal(weights, likelihood[: len(weights)])
+        np.testing.assert_array_equal(weights, likelihood)

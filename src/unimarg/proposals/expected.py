@@ -22,15 +22,14 @@ POWER = 0.4  # of lambda
 SHARE = 0.1  # of the prior
 
 
-def expected(frame: Frame, query: Query) -> list[Floats]:
-    """A distribution ``[card]`` for each node that lies above a finding; for the others their likelihoods, ones if nothing is known."""
+def expected(frame: Frame, query: Query) -> Floats:
+    """``[nodes, card]``: a distribution for each node above a finding; for the others their likelihoods, ones if nothing is known."""
     prior = forward_priors(frame, query)
     heard = from_below(frame, query, prior)
     weighted = prior * heard**POWER
     total = weighted.sum(axis=1, keepdims=True)
     weighted = np.where(total > 0, weighted / np.maximum(total, TINY), prior)  # a message may have underflown in every state
-    chosen = np.where((query.below & ~query.known)[:, None], (1 - SHARE) * weighted + SHARE * prior, prior)
-    return [row[:k] for row, k in zip(chosen, frame.net.cards.tolist(), strict=True)]
+    return np.where((query.below & ~query.known)[:, None], (1 - SHARE) * weighted + SHARE * prior, prior)
 
 
 def forward_priors(frame: Frame, query: Query) -> Floats:
@@ -58,13 +57,13 @@ def from_below(frame: Frame, query: Query, prior: Floats) -> Floats:
         heard = query.likelihood[i, :k] * (1 if query.known[i] else said[i, :k])
         if heard.min() == heard.max() or query.known[frame.parents_of(np.array([i]))].all():
             continue
-        for p, message in _to_parents(frame, i, heard, prior):
+        for p, message in to_parents(frame, i, heard, prior):
             product = said[p, : len(message)] * message
             said[p, : len(message)] = product / max(product.max(), TINY)
     return said
 
 
-def _to_parents(frame: Frame, i: int, heard: Floats, prior: Floats) -> Iterator[tuple[int, Floats]]:
+def to_parents(frame: Frame, i: int, heard: Floats, prior: Floats) -> Iterator[tuple[int, Floats]]:
     """What node i, of which ``heard`` is known, says of each parent, the others at their prior."""
     parents = frame.net.parents[i]
     if frame.large[i]:

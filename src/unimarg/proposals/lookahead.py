@@ -29,7 +29,7 @@ from unimarg.conditionals import Draft, Edges, Link, Query, normalised, pad_rows
 from unimarg.frame import Frame
 from unimarg.mechanism import NoisyMax, pmf_from_log_cdf
 from unimarg.network import Floats
-from unimarg.proposals.expected import expected
+from unimarg.proposals.expected import expected, to_parents
 
 LARGEST = 1 << 12  # entries of a table
 FEW_PARENTS = 2  # a noisy-max with no more of them unobserved stays a table
@@ -62,7 +62,8 @@ class _Sweep:
         relevant[query.closure] = True
         self.relevant = relevant & ~query.free
         self.cards: list[int] = frame.net.cards.tolist()
-        self.weights = expected(frame, query)  # of averages, for each variable
+        self.by_node = expected(frame, query)
+        self.weights = [row[:k] for row, k in zip(self.by_node, self.cards, strict=True)]  # of averages, for each variable
         self.waiting: dict[int, list[Factor]] = {}
         self.chain: dict[int, tuple[int, Factor]] = {}  # link -> its node, its factor
         self.chained: set[int] = set()
@@ -184,17 +185,11 @@ class _Sweep:
         Its parents hear of it through ``Edges``; S, and every other message, hears of the average over x_i as expected. One
         that is observed in its lowest state falls apart into its parents: all causes are absent.
         """
-        net, k = self.frame.net, self.cards[i]
+        k = self.cards[i]
         if i in self.state:
-            leak, effects = net.mechanisms[i].log_cdfs  # pyright: ignore[reportAttributeAccessIssue]
-            own = self.query.likelihood[i, :k]
-            with np.errstate(divide="ignore", invalid="ignore"):
-                each = [np.log(self.weights[p] @ np.exp(e)) for p, e in zip(net.parents[i], effects, strict=True)]
-                total = leak + sum(each)
-                others = [np.where(np.isneginf(mine), leak, total - mine) for mine in each]
-            for p, e, rest in zip(net.parents[i], effects, others, strict=True):
+            for p, message in to_parents(self.frame, i, self.query.likelihood[i, :k], self.by_node):
                 if p not in self.state:
-                    self._send(Factor((p,), pmf_from_log_cdf(rest + e) @ own))
+                    self._send(Factor((p,), message))
             return
         union, messages = self._fit(i, Factor((i,), np.ones(k)), self.largest)
         f = np.ones([self.cards[u] for u in union])
@@ -225,10 +220,7 @@ class _Sweep:
         if not self.hidden.any():
             return
         log_cdf = np.cumsum(arcs.effect[..., ::-1], axis=-1)[..., ::-1]
-        weight = np.zeros(arcs.effect.shape[:2])
-        for e in np.flatnonzero(self.hidden):
-            p = self.weights[arcs.parent[e]]
-            weight[e, : len(p)] = p
+        weight = self.by_node[arcs.parent, : arcs.effect.shape[1]]
         with np.errstate(divide="ignore"):
             mean = np.log(np.maximum((np.exp(log_cdf) * weight[..., None]).sum(axis=1), TINY))
         self.expected = np.where(self.hidden[:, None], mean - np.pad(mean[:, 1:], ((0, 0), (0, 1))), 0)

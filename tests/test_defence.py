@@ -1,0 +1,38 @@
+"""What look-ahead averages away and a refit did not see can still be drawn."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+import unimarg as um
+from unimarg.conditionals import Query
+from unimarg.evidence import parse_evidence
+from unimarg.frame import frame_of
+from unimarg.proposals import adaptive as adaptive_module
+from unimarg.proposals import lookahead as lookahead_module
+from unimarg.proposals.lookahead import lookahead
+
+
+def test_who_hears_of_averages_keeps_a_share_of_its_own_table(monkeypatch):
+    heard = []
+    original = lookahead_module._Sweep._defend
+    monkeypatch.setattr(lookahead_module._Sweep, "_defend", lambda self: (original(self), heard.extend(self.defended))[0])
+    net = um.example("alarm")
+    query = Query.make(net, parse_evidence(net, {"HRBP": 2, "EXPCO2": 0, "BP": 0}), tuple(range(len(net))))
+    draft = lookahead(frame_of(net), query, largest=16)
+    assert len(heard) > 2
+    share = min(max(3 / len(heard), 0.05), 0.25)
+    for v, _, product, target in heard:
+        begin = draft.tables[v].offset
+        prob = draft.prob[begin : begin + target.size // target.shape[-1] * draft.tables[v].padded].reshape(-1, draft.tables[v].padded)
+        own, wanted = (a / np.maximum(a.sum(axis=-1, keepdims=True), 1e-300) for a in (target, product))
+        expected = ((1 - share) * wanted + share * own).reshape(-1, target.shape[-1])
+        expected /= np.maximum(expected.sum(axis=1, keepdims=True), 1e-300)
+        np.testing.assert_allclose(prob[:, : target.shape[-1]], expected, atol=1e-12)
+
+
+def test_a_refit_takes_little_from_what_its_samples_missed():
+    draft = SimpleNamespace(prob=np.array([0.5, 0.5]))
+    adaptive_module._refit_table(draft, 0, np.zeros(1000, np.int64), np.zeros(1000, np.int64), 2, np.ones(1000))  # pyright: ignore[reportArgumentType]
+    assert draft.prob[1] == pytest.approx(0.8 * 0.5 / (0.8 * 0.5 + (1000 + 8 * 0.5) / 1008))
