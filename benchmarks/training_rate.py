@@ -14,6 +14,7 @@ import csv
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import jax
@@ -30,6 +31,7 @@ from unimarg.trainer import MAX_STEPS, Budget, _Run
 from unimarg.training import Given, initial_state, run_steps
 
 REPEATS, SECONDS, TOGETHER = 7, 0.2, 16
+FEW = 16  # turns of a loop to judge its speed by
 COLUMNS = ["network", "preset", "options", "batch", "ms_step", "gmul_s_training", "gmul_s_products", "share", "hardware", "jax"]
 Shape = tuple[int, int, int]  # rows, inner, columns of a product
 
@@ -50,8 +52,8 @@ def product_loop(shape: Shape, half: bool) -> Callable[[int], Any]:
     kind = jnp.bfloat16 if half else jnp.float32
     given = tuple(jnp.full((rows, inner), 1 + n, kind) for n in range(TOGETHER)), jnp.ones((inner, columns), kind)
 
-    @jax.jit
-    def repeat(times: jax.Array, lefts: tuple[jax.Array, ...], right: jax.Array) -> tuple[jax.Array, ...]:
+    @partial(jax.jit, static_argnums=0)  # a loop of known length: a GPU would stop at each turn to ask whether it is the last
+    def repeat(times: int, lefts: tuple[jax.Array, ...], right: jax.Array) -> tuple[jax.Array, ...]:
         def body(n: jax.Array, carried: tuple[jax.Array, Any]) -> tuple[jax.Array, Any]:
             right = carried[0].at[0, 0].set(n.astype(kind))  # something new each time, so that no product can be left out
             precision = None if half else lax.Precision.HIGHEST
@@ -59,7 +61,7 @@ def product_loop(shape: Shape, half: bool) -> Callable[[int], Any]:
 
         return lax.fori_loop(0, times, body, (right, (jnp.zeros((rows, columns)),) * TOGETHER))[1]
 
-    return lambda times: jax.block_until_ready(repeat(jnp.int32(times), *given))
+    return lambda times: jax.block_until_ready(repeat(times, *given))
 
 
 def seconds(work: Callable[[], Any]) -> float:
@@ -87,10 +89,12 @@ def main() -> None:
     shapes = products(run)
     loops = {shape: product_loop(shape, run.plan.half) for shape in set(shapes)}
     a_call()
-    for loop in loops.values():
-        loop(1)
     # as many times as take a while, so that the call itself does not count
-    times = {shape: max(1, int(SECONDS / len(loops) / (seconds(lambda loop=loop: loop(4)) / 4))) for shape, loop in loops.items()}
+    times = {}
+    for shape, loop in loops.items():
+        loop(FEW)
+        times[shape] = max(FEW, int(SECONDS / len(loops) / (seconds(lambda loop=loop: loop(FEW)) / FEW)))
+        loop(times[shape])
     steps, alone = [], []
     for _ in range(REPEATS):
         steps.append(seconds(a_call) / run.plan.steps_per_call)

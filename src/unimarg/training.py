@@ -187,6 +187,8 @@ def run_steps(plan: Plan, given: Given, state: State) -> tuple[State, jax.Array]
         learnt_from = jax.tree.map(lambda a: a.reshape(-1, plan.recipe.batch, *a.shape[2:]), learnt_from._replace(states=None))
         learnt_from = learnt_from._replace(states=parts_of(states, plan.recipe.batch))
 
+    count = jnp.clip(given.steps - state.step, 0, plan.steps_per_call)
+
     def step(i: jax.Array, carried: tuple[State, jax.Array]) -> tuple[State, jax.Array]:
         state, losses = carried
         batch = jax.tree.map(lambda a: lax.dynamic_index_in_dim(a, i, 0, keepdims=False), learnt_from)
@@ -195,10 +197,11 @@ def run_steps(plan: Plan, given: Given, state: State) -> tuple[State, jax.Array]
         if student is not None:
             own, gradient = jax.value_and_grad(student_loss)(student.weights, plan, given, view, batch.states)
             value, student = value + own, learn(plan.recipe, given, state.step, student, gradient)
-        return State(state.step + 1, trunk, student), losses.at[i].set(value)
+        new = State(state.step + 1, trunk, student), losses.at[i].set(value)
+        return jax.tree.map(lambda now, before: jnp.where(i < count, now, before), new, carried)
 
-    count = jnp.clip(given.steps - state.step, 0, plan.steps_per_call)
-    return lax.fori_loop(0, count, step, (state, jnp.zeros(plan.steps_per_call)))
+    # A fixed number of turns, of which those beyond the run's end change nothing: a GPU would stop at each to ask whether it is the last.
+    return lax.fori_loop(0, plan.steps_per_call if plan.half else count, step, (state, jnp.zeros(plan.steps_per_call)))
 
 
 def learn(recipe: Recipe, given: Given, step: jax.Array, learner: Learner, gradient: Any) -> Learner:
