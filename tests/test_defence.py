@@ -11,6 +11,7 @@ from unimarg.evidence import parse_evidence
 from unimarg.frame import frame_of
 from unimarg.proposals import adaptive as adaptive_module
 from unimarg.proposals import lookahead as lookahead_module
+from unimarg.proposals.expected import expected
 from unimarg.proposals.lookahead import lookahead
 
 
@@ -36,3 +37,24 @@ def test_a_refit_takes_little_from_what_its_samples_missed():
     draft = SimpleNamespace(prob=np.array([0.5, 0.5]))
     adaptive_module._refit_table(draft, 0, np.zeros(1000, np.int64), np.zeros(1000, np.int64), 2, np.ones(1000))  # pyright: ignore[reportArgumentType]
     assert draft.prob[1] == pytest.approx(0.8 * 0.5 / (0.8 * 0.5 + (1000 + 8 * 0.5) / 1008))
+
+
+def test_a_message_that_is_cut_is_taken_by_its_mean_square(monkeypatch):
+    heard = []
+    original = lookahead_module._Sweep._defend
+    monkeypatch.setattr(lookahead_module._Sweep, "_defend", lambda self: (original(self), heard.extend(self.defended))[0])
+    seen = np.array([[0.9, 0.1, 0.5, 0.01], [0.02, 0.3, 0.001, 0.4]])  # P(c = 1 | a, b)
+    net = um.Network(
+        [um.Variable("a", ("0", "1")), um.Variable("b", ("0", "1", "2", "3")), um.Variable("c", ("0", "1"))],
+        {"c": ["a", "b"]},
+        {"a": [0.3, 0.7], "b": [0.1, 0.2, 0.3, 0.4], "c": np.stack([1 - seen, seen], axis=-1)},
+    )
+    query = Query.make(net, parse_evidence(net, {"c": "1"}), (0, 1))
+    lookahead(frame_of(net), query, largest=4)  # one table of a and b has 8
+    [(v, union, product, _)] = [h for h in heard if net.names[h[0]] in "ab"][:1]
+    assert union == (v,)
+    other = 1 - v
+    weights = expected(frame_of(net), query)[other, : net.cards[other]]
+    mean_square = (seen if v == 0 else seen.T) ** 2 @ weights
+    own = net.mechanisms[v].expand() * np.sqrt(mean_square)
+    np.testing.assert_allclose(product / product.sum(), own / own.sum(), rtol=1e-9)

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import groupby
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 import jax
@@ -169,7 +171,7 @@ class Draft:
                 self.log_other, self.beta = np.log(floored), share
 
     def add_table(self, scope: list[int], q: Floats, target: Floats) -> Placed:
-        """A table q(x | scope), ``[*cards of scope, card]`` and normalised, with its target."""
+        """A table q(x | scope), ``[*cards of scope, card]`` up to a factor for each row, with its target."""
         card = q.shape[-1]
         padded, rows = power_of_two(card), q.size // card
         begin, end = self.used, self.used + rows * padded
@@ -277,8 +279,9 @@ def _finished_tables(draft: Draft) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     prob, target = draft.prob[: draft.used], draft.target[: draft.used]
     high = np.zeros(frame.capacity, dtype=np.uint32)
     spans = [(begin, begin + table.size, table.shape[1]) for begin, table, _ in draft.spans()] + draft.added
+    runs = [list(run) for _, run in groupby(spans, key=itemgetter(2))]  # one lies behind the other
     for width in {width for _, _, width in spans}:
-        same = [slice(begin, end) for begin, end, w in spans if w == width]
+        same = [slice(run[0][0], run[-1][1]) for run in runs if run[0][2] == width]
         q, words = _finished(*(np.concatenate([a[at] for at in same]).reshape(-1, width) for a in (prob, target)))
         ends = np.cumsum([at.stop - at.start for at in same])[:-1]
         for at, some, of_them in zip(same, np.split(q.ravel(), ends), np.split(words.ravel(), ends), strict=True):
@@ -292,6 +295,7 @@ def _finished_tables(draft: Draft) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 def _finished(q: Floats, target: Floats) -> tuple[Floats, np.ndarray]:
     """Rows of one width: probabilities with a floor, and thresholds."""
+    q = normalised(q)
     low = (target > 0) & (q < FLOOR)
     if low.any():
         q = np.where(low, FLOOR, q)

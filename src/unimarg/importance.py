@@ -4,7 +4,8 @@
 
 f is the indicator of x_i = k, or P(x_i = k | pa_i) where no finding lies below node i (Rao-Blackwell). The standard error is
 sqrt(sum w^2 (f - mu)^2) / sum w, less where the proposal's own q_i serves as a control variate, and never below what an event that no
-sample showed may still have, nor, unless counting the state would have less, below the share of the FEW heaviest samples.
+sample showed may still have, nor below the share of the FEW heaviest samples, unless counting the state would have less, even if such
+were missed.
 
 Samples come in chunks, several at a time; their sums are kept in float64, weights scaled by the largest so far. Whether to go on is
 asked at FIRST_CHECK samples, and then at as many as the target error should take by what is known, twice those so far at most: seldom,
@@ -225,9 +226,11 @@ class Estimator:
         square = (total.sums[..., 2] - 2 * delta * total.sums[..., 1] + delta**2 * total.w2) / total.w**2
         less, square = self._controlled(delta, square)
         mean, spread = np.clip(centre + delta - less, 0, 1), self._spread()
-        # what was not drawn may weigh as much as the heaviest sample that was; no indicator varies by more than that of the state itself
+        # what was not drawn may weigh as much as the heaviest sample that was; no indicator varies by more than that of the state itself,
+        # which may be so much more probable
         heaviest = spread / total.w
-        square = np.maximum(square, np.minimum(mean * (1 - mean) / total.ess, (FEW * heaviest) ** 2))
+        missed = FEW * np.maximum(heaviest - spread / total.ess, 0)
+        square = np.maximum(square, np.minimum(_most_variance(mean, missed) / total.ess, (FEW * heaviest) ** 2))
         unseen = zero_count_error(total.ess) * spread
         if total.k_hat >= RELIABLE:
             unseen = np.maximum(unseen, heaviest)
@@ -300,6 +303,12 @@ class Estimator:
         if limits.target_error is not None and largest > limits.target_error:
             return "low_ess", f"the largest standard error is {largest:.2g}, the target was {limits.target_error:.2g}"
         return "ok", ""
+
+
+def _most_variance(mean: Floats, more: Floats) -> Floats:
+    """The largest p (1 - p) with p from mean to mean + more."""
+    p = np.clip(0.5, mean, np.minimum(mean + more, 1))
+    return p * (1 - p)
 
 
 def _unit(p: Floats) -> Floats:

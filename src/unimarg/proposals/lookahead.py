@@ -177,7 +177,7 @@ class _Sweep:
 
     def _set_table(self, v: int, union: tuple[int, ...], product: Floats, target: Floats) -> None:
         rows = [self.chain[u][0] if u in self.chain else u for u in union[:-1]]
-        self.draft.tables[v] = self.draft.add_table(rows, normalised(product), target)
+        self.draft.tables[v] = self.draft.add_table(rows, product, target)
 
     def _large(self, i: int) -> None:
         """A large noisy-max that is hidden is drawn in proportion to P(x_i | pa_i) f(x_i, S), f the product of the messages.
@@ -231,8 +231,7 @@ class _Sweep:
     def _noisy_children(self, i: int) -> Floats:
         """What hidden large noisy-max children say of node i's states, the other parents as expected: ``[card]``."""
         arcs = self.frame.arcs
-        at = np.arange(arcs.first[i], arcs.first[i + 1])
-        at = at[self.hidden[at]]
+        at = arcs.first[i] + np.flatnonzero(self.hidden[arcs.first[i] : arcs.first[i + 1]])
         if not len(at):
             return np.ones(self.cards[i])
         child = arcs.child[at]
@@ -287,7 +286,7 @@ class _Sweep:
         return kept
 
     def _effects(self, f: Factor) -> dict[int, float]:
-        """For each variable of f, the relative variance of f over its states, the others averaged."""
+        """For each variable of f, how much f varies over its states, the others averaged: the mean square over the squared mean."""
         weights = [self.weights[u] for u in f.scope]
         after = [np.ones(1)]  # the joint weights of those behind each variable
         for p in weights[:0:-1]:
@@ -298,26 +297,36 @@ class _Sweep:
             shares.append(p * (left @ after.pop()))
             left = p @ left
         total = max(float(shares[-1].sum()), TINY)
-        relative = [s / total for s in shares]
-        return {u: float(s @ (s / np.maximum(p, TINY))) - 1 for u, s, p in zip(f.scope, relative, weights, strict=True)}
+        starts = np.cumsum([0, *map(len, weights[:-1])])
+        squares = (np.concatenate(shares) / total) ** 2 / np.maximum(np.concatenate(weights), TINY)
+        return dict(zip(f.scope, np.add.reduceat(squares, starts).tolist(), strict=True))
 
     def _split(self, v: int, f: Factor, union: set[int]) -> tuple[Factor, Factor]:
-        """f(x_v, S) as g(x_v, S in union) h(S): each an average, h relative to what g says of the variables they share."""
-        f = f._replace(cut=True)
-        here = self._average(f, [u for u in f.scope if u not in union])
-        rest = self._average(f, [v])
-        shared = self._average(rest, [u for u in rest.scope if u not in union])
+        """f(x_v, S) as g(x_v, S in union) h(S): each an average, h relative to what g says of the variables they share.
+
+        g is the root of the mean square: among all q that do not know the rest of S, the one in proportion to it has the weights of the
+        least variance. It makes too much of links, where f is 0 unless a finding is explained: there g is the mean.
+        """
+        f, others = f._replace(cut=True), [u for u in f.scope if u not in union]
+        if self.chain.keys().isdisjoint(f.scope):
+            here = self._average(f._replace(values=f.values**2), others)
+            here = here._replace(values=np.sqrt(here.values))
+        else:
+            here = self._average(f, others)
+        rest, shared = self._average(f, [v]), self._average(here, [v])
         return here, rest._replace(values=rest.values / np.maximum(align(shared, rest.scope), TINY))
 
     def _average(self, f: Factor, variables: Sequence[int]) -> Factor:
-        scope, values, cut = f
-        for v in variables:
-            axis = scope.index(v)
-            shape = values.shape
-            flat = values.reshape(math.prod(shape[:axis]), shape[axis], -1)
-            values = (flat * self.weights[v][:, None]).sum(axis=1).reshape(shape[:axis] + shape[axis + 1 :])
-            scope = scope[:axis] + scope[axis + 1 :]
-        return Factor(scope, values, cut)
+        kept, axes, weights = [], [], np.ones(1)
+        for axis, u in enumerate(f.scope):
+            if u in variables:
+                axes.append(axis)
+                weights = np.multiply.outer(weights, self.weights[u]).ravel()
+            else:
+                kept.append(axis)
+        flat = f.values.transpose(kept + axes).reshape(-1, len(weights))
+        shape = f.values.shape
+        return Factor(tuple(f.scope[a] for a in kept), (flat @ weights).reshape([shape[a] for a in kept]), f.cut)
 
     def _send(self, f: Factor) -> None:
         if f.scope:
