@@ -76,7 +76,7 @@ def make_findings(net: Network, evidence: Evidence, table: Bools, tilt: Bools) -
     return Findings(*map(jnp.asarray, (observed, log_likelihood, virtual, table, tilt)))
 
 
-class Drawn(NamedTuple):
+class SequentialDraws(NamedTuple):
     states: jax.Array  # [nodes, samples]
     log_weight: jax.Array  # [samples]: log P(x) + log L(x) - log q(drawn x)
     log_q: jax.Array | None  # [nodes, samples] if asked for; 0 where observed
@@ -93,7 +93,7 @@ def sequential_draw(
     findings: Findings,
     block: int | None = None,
     densities: bool = False,
-) -> Drawn:
+) -> SequentialDraws:
     """n samples of one evidence set; ``layout`` must be of width 1, ``first`` is as for ``compiled.draw_states``.
 
     The number drawn for (sample, node) depends on the key and these two alone, whatever ``block`` is.
@@ -132,7 +132,7 @@ def sequential_draw(
     states, log_weight, log_q = lax.map(walk, lax.iota(jnp.uint32, n // block))
     states, log_q = (None if a is None else jnp.moveaxis(a, 0, 1).reshape(layout.rows, n) for a in (states, log_q))
     assert states is not None
-    return Drawn(states, log_weight.reshape(n), log_q)
+    return SequentialDraws(states, log_weight.reshape(n), log_q)
 
 
 class _Node(NamedTuple):

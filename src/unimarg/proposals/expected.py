@@ -57,14 +57,14 @@ def from_below(frame: Frame, query: Query, prior: Floats) -> Floats:
         heard = query.likelihood[i, :k] * (1 if query.known[i] else said[i, :k])
         if heard.min() == heard.max() or query.known[frame.parents_of(np.array([i]))].all():
             continue
-        for p, message in to_parents(frame, i, heard, prior):
+        for p, message in to_parents(frame, query, i, heard, prior):
             product = said[p, : len(message)] * message
             said[p, : len(message)] = product / max(product.max(), TINY)
     return said
 
 
-def to_parents(frame: Frame, i: int, heard: Floats, prior: Floats) -> Iterator[tuple[int, Floats]]:
-    """What node i, of which ``heard`` is known, says of each parent, the others at their prior."""
+def to_parents(frame: Frame, query: Query, i: int, heard: Floats, prior: Floats) -> Iterator[tuple[int, Floats]]:
+    """What node i, of which ``heard`` is known, says of each unobserved parent, the others at their prior."""
     parents = frame.net.parents[i]
     if frame.large[i]:
         causes = frame.causes[i]
@@ -72,11 +72,13 @@ def to_parents(frame: Frame, i: int, heard: Floats, prior: Floats) -> Iterator[t
         with np.errstate(invalid="ignore"):
             others = np.where(np.isneginf(each), 0, each.sum(axis=0) - each)  # a parent that rules a state out cannot be taken out
         said = pmf_from_log_cdf(causes.leak + others[:, None] + causes.log_effect) @ heard
-        yield from ((p, message[: frame.net.cards[p]]) for p, message in zip(parents, said, strict=True))
+        yield from ((p, message[: frame.net.cards[p]]) for p, message in zip(parents, said, strict=True) if not query.known[p])
         return
     table = frame.expanded[i] @ heard
     weights = [prior[p, : frame.net.cards[p]] for p in parents]
     for axis, p in enumerate(parents):
+        if query.known[p]:
+            continue
         message = table
         for w in weights[:axis]:
             message = (w @ message.reshape(len(w), -1)).reshape(message.shape[1:])

@@ -187,9 +187,8 @@ class _Sweep:
         """
         k = self.cards[i]
         if i in self.state:
-            for p, message in to_parents(self.frame, i, self.query.likelihood[i, :k], self.by_node):
-                if p not in self.state:
-                    self._send(Factor((p,), message))
+            for p, message in to_parents(self.frame, self.query, i, self.query.likelihood[i, :k], self.by_node):
+                self._send(Factor((p,), message))
             return
         union, messages = self._fit(i, Factor((i,), np.ones(k)), self.largest)
         f = np.ones([self.cards[u] for u in union])
