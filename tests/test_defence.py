@@ -39,22 +39,24 @@ def test_a_refit_takes_little_from_what_its_samples_missed():
     assert draft.prob[1] == pytest.approx(0.8 * 0.5 / (0.8 * 0.5 + (1000 + 8 * 0.5) / 1008))
 
 
-def test_a_message_that_is_cut_is_taken_by_its_mean_square(monkeypatch):
+@pytest.mark.parametrize(("states", "power"), [(2, 1), (4, 2)])
+def test_a_message_that_is_cut_is_taken_by_its_mean_square_where_states_are_many(monkeypatch, states, power):
     heard = []
     original = lookahead_module._Sweep._defend
     monkeypatch.setattr(lookahead_module._Sweep, "_defend", lambda self: (original(self), heard.extend(self.defended))[0])
-    seen = np.array([[0.9, 0.1, 0.5, 0.01], [0.02, 0.3, 0.001, 0.4]])  # P(c = 1 | a, b)
+    rng = np.random.default_rng(0)
+    a, b = rng.dirichlet(np.ones(states), 2)
+    seen = rng.random((states, states)) ** 4  # P(c = 1 | a, b)
+    labels = tuple(map(str, range(states)))
     net = um.Network(
-        [um.Variable("a", ("0", "1")), um.Variable("b", ("0", "1", "2", "3")), um.Variable("c", ("0", "1"))],
+        [um.Variable("a", labels), um.Variable("b", labels), um.Variable("c", ("0", "1"))],
         {"c": ["a", "b"]},
-        {"a": [0.3, 0.7], "b": [0.1, 0.2, 0.3, 0.4], "c": np.stack([1 - seen, seen], axis=-1)},
+        {"a": a, "b": b, "c": np.stack([1 - seen, seen], axis=-1)},
     )
     query = Query.make(net, parse_evidence(net, {"c": "1"}), (0, 1))
-    lookahead(frame_of(net), query, largest=4)  # one table of a and b has 8
-    [(v, union, product, _)] = [h for h in heard if net.names[h[0]] in "ab"][:1]
+    lookahead(frame_of(net), query, largest=states)  # too little for a and b together
+    v, union, product, _ = heard[0]  # of the two the one that is drawn last
     assert union == (v,)
-    other = 1 - v
-    weights = expected(frame_of(net), query)[other, : net.cards[other]]
-    mean_square = (seen if v == 0 else seen.T) ** 2 @ weights
-    own = net.mechanisms[v].expand() * np.sqrt(mean_square)
+    weights = expected(frame_of(net), query)[1 - v, :states]
+    own = (a, b)[v] * ((seen if v == 0 else seen.T) ** power @ weights) ** (1 / power)
     np.testing.assert_allclose(product / product.sum(), own / own.sum(), rtol=1e-9)

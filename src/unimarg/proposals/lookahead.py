@@ -303,15 +303,14 @@ class _Sweep:
     def _split(self, v: int, f: Factor, union: set[int]) -> tuple[Factor, Factor]:
         """f(x_v, S) as g(x_v, S in union) h(S): each an average, h relative to what g says of the variables they share.
 
-        g is the root of the mean square: among all q that do not know the rest of S, the one in proportion to it has the weights of the
-        least variance. It makes too much of links, where f is 0 unless a finding is explained: there g is the mean.
+        Among all q that do not know the rest of S, weights vary least for the one in proportion to the root of the mean square: that is
+        g where many states are averaged. Of binary causes and of links, where f is all but 0 unless a finding is explained, it makes too
+        much, and g is the mean.
         """
         f, others = f._replace(cut=True), [u for u in f.scope if u not in union]
-        if self.chain.keys().isdisjoint(f.scope):
-            here = self._average(f._replace(values=f.values**2), others)
-            here = here._replace(values=np.sqrt(here.values))
-        else:
-            here = self._average(f, others)
+        power = 2 if self.chain.keys().isdisjoint(f.scope) and any(self.cards[u] > 2 for u in others) else 1
+        here = self._average(f._replace(values=f.values**power), others)
+        here = here._replace(values=here.values ** (1 / power))
         rest, shared = self._average(f, [v]), self._average(here, [v])
         return here, rest._replace(values=rest.values / np.maximum(align(shared, rest.scope), TINY))
 
