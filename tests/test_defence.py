@@ -15,10 +15,16 @@ from unimarg.proposals.expected import expected
 from unimarg.proposals.lookahead import lookahead
 
 
-def test_who_hears_of_averages_keeps_a_share_of_its_own_table(monkeypatch):
-    heard = []
+@pytest.fixture
+def heard(monkeypatch):
+    """Variable, scope, product and t of those that heard of averages."""
+    found = []
     original = lookahead_module._Sweep._defend
-    monkeypatch.setattr(lookahead_module._Sweep, "_defend", lambda self: (original(self), heard.extend(self.defended))[0])
+    monkeypatch.setattr(lookahead_module._Sweep, "_defend", lambda self: (original(self), found.extend(self.defended))[0])
+    return found
+
+
+def test_who_hears_of_averages_keeps_a_share_of_its_own_table(heard):
     net = um.example("alarm")
     query = Query.make(net, parse_evidence(net, {"HRBP": 2, "EXPCO2": 0, "BP": 0}), tuple(range(len(net))))
     draft = lookahead(frame_of(net), query, largest=16)
@@ -28,9 +34,9 @@ def test_who_hears_of_averages_keeps_a_share_of_its_own_table(monkeypatch):
         begin = draft.tables[v].offset
         prob = draft.prob[begin : begin + target.size // target.shape[-1] * draft.tables[v].padded].reshape(-1, draft.tables[v].padded)
         own, wanted = (a / np.maximum(a.sum(axis=-1, keepdims=True), 1e-300) for a in (target, product))
-        expected = ((1 - share) * wanted + share * own).reshape(-1, target.shape[-1])
-        expected /= np.maximum(expected.sum(axis=1, keepdims=True), 1e-300)
-        np.testing.assert_allclose(prob[:, : target.shape[-1]], expected, atol=1e-12)
+        mixed = ((1 - share) * wanted + share * own).reshape(-1, target.shape[-1])
+        mixed /= np.maximum(mixed.sum(axis=1, keepdims=True), 1e-300)
+        np.testing.assert_allclose(prob[:, : target.shape[-1]], mixed, atol=1e-12)
 
 
 def test_a_refit_takes_little_from_what_its_samples_missed():
@@ -40,10 +46,7 @@ def test_a_refit_takes_little_from_what_its_samples_missed():
 
 
 @pytest.mark.parametrize(("states", "power"), [(2, 1), (4, 2)])
-def test_a_message_that_is_cut_is_taken_by_its_mean_square_where_states_are_many(monkeypatch, states, power):
-    heard = []
-    original = lookahead_module._Sweep._defend
-    monkeypatch.setattr(lookahead_module._Sweep, "_defend", lambda self: (original(self), heard.extend(self.defended))[0])
+def test_a_message_that_is_cut_is_taken_by_its_mean_square_where_states_are_many(heard, states, power):
     rng = np.random.default_rng(0)
     a, b = rng.dirichlet(np.ones(states), 2)
     seen = rng.random((states, states)) ** 4  # P(c = 1 | a, b)

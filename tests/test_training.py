@@ -24,11 +24,13 @@ from unimarg.training import (
     Plan,
     by_group,
     grouped,
+    initial_state,
     labelled,
     learning_rate,
     likelihoods,
     loss,
     message_log_q,
+    run_steps,
     shown,
     through_channels,
 )
@@ -201,3 +203,22 @@ def test_two_thousand_small_steps_learn_asia(judged, labels, bound):
     mean, largest = errors(model.marginals_of_states(sets), truth, sets, ASIA)
     assert mean.mean() < bound < without / 2
     assert largest.mean() < 0.05
+
+
+def test_turns_beyond_the_end_of_a_run_change_nothing():
+    """On a GPU every call has as many turns as any other."""
+    _, plan, given, *_ = setting(ASIA, batch=16)
+    given = given._replace(steps=jnp.int32(5))
+    ends = []
+    for turns in (1, 8):
+        several = replace(plan, steps_per_call=turns, half=True)
+        state, losses = initial_state(several, 0), []
+        for _ in range(6 if turns == 1 else 1):
+            state, found = run_steps(several, given, state)
+            losses += np.asarray(found).tolist()
+        assert int(state.step) == 5
+        assert all(np.array(losses[:5]) > 0)
+        assert not any(losses[5:])
+        ends.append(jax.tree.leaves(state.trunk))
+    for one, other in zip(*ends, strict=True):
+        np.testing.assert_allclose(one, other, atol=1e-5)
