@@ -10,7 +10,7 @@ from scipy.stats import genpareto, kstest
 import unimarg as um
 from models import ASIA, ILL, METHODS, random_model
 from unimarg import Network, Posterior, Variable
-from unimarg.conditionals import Query
+from unimarg.conditionals import BY_FORMULA, BY_ROW, Query
 from unimarg.counter import key_from_seed
 from unimarg.diagnostics import k_hat, tail_size, zero_count_error
 from unimarg.evidence import parse_evidence
@@ -153,15 +153,18 @@ def test_what_a_state_was_drawn_from_makes_its_weight():
     frame, query = frame_of(net), Query.make(net, parse_evidence(net, evidence), tuple(range(len(net))))
     given = lookahead(frame, query).finish()
     states, log_w, origin = (jax.tree.map(np.asarray, a) for a in walk(frame.shape, given, key_from_seed(1), first_sample(0), 2000))
+    node, kind = (np.asarray(a)[: int(given.estimated)].tolist() for a in (given.means.node, given.means.kind))
+    kind = dict(zip(node, kind, strict=True))
     expected, by_formula = np.zeros(2000), 0
     for i, m in enumerate(net.mechanisms):
         expected += np.log(m.rows(states[list(net.parents[i])].T)[np.arange(2000), states[i]])
         if query.known[i]:
             continue
-        if (origin.rows[i] >= 0).all():
+        if kind[i] == BY_ROW:
             q = np.asarray(given.prob)[origin.rows[i] + states[i]]
         else:
-            others = origin.formula[frame.formula[i]]
+            assert kind[i] == BY_FORMULA
+            others = origin.formula[slice(*frame.formula[i])]
             q = np.choose(states[i], [1 - others.sum(axis=0), *others])
             by_formula += 1
         expected -= np.log(q)

@@ -23,7 +23,8 @@ from unimarg.network import Floats, Ints, Network
 from unimarg.relevance import ancestors, has_observed_descendant
 
 PLAIN_TABLE, TABLE, PLAIN_NOISY, NOISY, TILTED = range(5)  # how a node is drawn, see walk
-DRAWN, TABLE_MEAN, NOISY_MEAN = range(3)  # what is averaged for its marginal
+DRAWN, BY_ROW, BY_FORMULA, TABLE_MEAN, NOISY_MEAN = range(5)  # what is averaged for its marginal, see sums
+FORMULAS = NOISY, TILTED  # those that leave their q
 FLOOR = 2e-8  # a conditional's smallest probability above 0: 32 random bits still give it to a per cent
 
 
@@ -38,14 +39,14 @@ class Step(NamedTuple):
     offset: jax.Array  # of its table's first entry
     contexts: jax.Array  # how many nodes its table depends on
     context: jax.Array  # [steps, most contexts]
-    strides: jax.Array  # in entries
+    strides: jax.Array  # in entries; 0 beyond them
     noisy: jax.Array  # number among the large noisy-max nodes
     log_likelihood: jax.Array  # [steps, noisy card], of a noisy-max node's finding
     tilt: jax.Array  # lambda, likewise
     beta: jax.Array
     on_support: jax.Array  # bool: u is cut to the states that the target allows
     edges: jax.Array  # [steps, 2]: from and to in Edges
-    formula: jax.Array  # number among the nodes that may be drawn by formula
+    formula: jax.Array  # [steps, 2]: from and to in Origin.formula, where q is kept
     log_other: jax.Array | None = None  # log u, [steps, noisy card]; None where nothing is mixed in
 
 
@@ -56,8 +57,8 @@ class Edges(NamedTuple):
     effect: jax.Array  # [edges, parent card, card - 1]: of the parent's states
     expected: jax.Array  # [edges, card - 1]: of the parent before it is drawn
     below: jax.Array  # [large noisy-max nodes, card]: b_k
-    start: jax.Array  # [large noisy-max nodes, card - 1]: with every parent as expected
-    steps: jax.Array  # int32 [large noisy-max nodes]: their own card - 1
+    start: jax.Array  # [states, without the first, of large noisy-max nodes]: with every parent as expected
+    rows: jax.Array  # int32 [large noisy-max nodes, 2]: from and to in it
 
 
 class Mean(NamedTuple):
@@ -185,12 +186,19 @@ class Draft:
     def finish(self) -> Conditionals:
         """Arrays on the device."""
         prob, log_ratio, high = _finished_tables(self)
-        steps, count = self._steps()
-        means, mean_count = self._means()
+        mode = self._modes()
+        steps, count = self._steps(mode)
+        means, mean_count = self._means(mode)
         parts: Any = (steps, np.int32(count), means, np.int32(mean_count), high, prob, log_ratio, self.frame.blocks, self.edges)
         return jax.device_put(Conditionals(*parts))  # all at once: one by one takes several times as long
 
-    def _steps(self) -> tuple[Step, int]:
+    def _modes(self) -> Ints:
+        """How each node is drawn."""
+        large, has_edges = self.frame.large, self.edge_range[:, 1] > self.edge_range[:, 0]
+        by_table = np.where(self.plain, PLAIN_TABLE, np.where(has_edges, TILTED, TABLE))
+        return np.where(large, np.where(self.plain, PLAIN_NOISY, NOISY), by_table)
+
+    def _steps(self, modes: Ints) -> tuple[Step, int]:
         frame, query = self.frame, self.query
         n = len(frame.order)
         needed = np.zeros(n, dtype=bool)
@@ -202,9 +210,7 @@ class Draft:
         sequence = [s for s in self.sequence if isinstance(s, Link) or drawn[s]]
         nodes = np.array([s.node if isinstance(s, Link) else s for s in sequence], dtype=np.int64)
         contexts, context, strides = (a[nodes] for a in frame.family_contexts)
-        offset = frame.offset[nodes]
-        mode = np.where(self.plain, np.where(frame.large, PLAIN_NOISY, PLAIN_TABLE), np.where(frame.large, NOISY, TABLE))[nodes]
-        number = nodes.copy()
+        offset, mode, number = frame.offset[nodes], modes[nodes], nodes.copy()
         half = np.where(frame.large, 0, frame.padded // 2)[nodes]
         for t, s in enumerate(sequence):
             if isinstance(s, Link):
@@ -215,26 +221,29 @@ class Draft:
                 continue
             offset[t], contexts[t], half[t] = table.offset, len(table.scope), table.padded // 2
             context[t, : contexts[t]], strides[t, : contexts[t]] = table.scope, table.strides
-        has_edges = self.edge_range[nodes, 1] > self.edge_range[nodes, 0]
-        mode = np.where(has_edges & (mode == TABLE) & (number == nodes), TILTED, mode)
+            strides[t, contexts[t] :] = 0
         with np.errstate(divide="ignore"):
             log_likelihood = np.log(_widen(query.likelihood, frame.noisy_card))
-        edges = np.where((number == nodes)[:, None], self.edge_range[nodes], 0)
+        own = (number == nodes)[:, None]  # not a link
+        edges = np.where(own, self.edge_range[nodes], 0)
+        formula = np.where(own & np.isin(mode, FORMULAS)[:, None], frame.formula[nodes], 0)
         table = (frame.net.cards[nodes], half, offset, contexts, context, strides)
         noisy = (*(a[nodes] for a in (frame.noisy_number, log_likelihood, self.tilt, self.beta)), np.full(len(nodes), self.structure))
         most = n + frame.links
-        formula = np.where(number == nodes, frame.formula[nodes], frame.formulas)
         steps = Step(*(pad_rows(a, most) for a in (nodes, number, mode, *table, *noisy, edges, formula)))
         if self.log_other is not None:
             steps = steps._replace(log_other=pad_rows(self.log_other[nodes], most))
         return steps, len(nodes)
 
-    def _means(self) -> tuple[Mean, int]:
+    def _means(self, modes: Ints) -> tuple[Mean, int]:
         frame, query = self.frame, self.query
         wanted = np.array([t for t in query.targets if not query.known[t]], dtype=np.int64)
         mean = query.free & self.plain
-        kind = np.where(mean, np.where(frame.large, NOISY_MEAN, TABLE_MEAN), DRAWN)
-        own = (np.arange(len(mean)), kind, frame.net.cards, frame.offset, *frame.family_contexts, frame.noisy_number, frame.formula)
+        known = np.isin(modes, FORMULAS) & (frame.formula[:, 1] > frame.formula[:, 0])
+        drawn = np.where(np.isin(modes, (PLAIN_TABLE, TABLE)), BY_ROW, np.where(known, BY_FORMULA, DRAWN))
+        kind = np.where(mean, np.where(frame.large, NOISY_MEAN, TABLE_MEAN), drawn)
+        contexts = frame.family_contexts
+        own = (np.arange(len(mean)), kind, frame.net.cards, frame.offset, *contexts, frame.noisy_number, frame.formula[:, 0])
         return Mean(*(pad_rows(a[wanted], len(mean)) for a in own)), len(wanted)
 
 

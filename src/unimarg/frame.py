@@ -20,8 +20,9 @@ from unimarg.support import Support
 
 EXPANDED = 1 << 8  # entries up to which a noisy-max is taken as a table
 LEAST_CAPACITY, GROWTH = 1 << 19, 2  # entries of all tables together, and relative to the network's own
-MOST_CONTEXTS = 24  # nodes that a proposal's table may depend on; the network's own may have more
-MOST_STATES = 8  # of a node whose q is kept where it is drawn by formula: the largest decides the room of all
+CONTEXTS = 4  # nodes that a table depends on, taken at a time
+MOST_CONTEXTS = 24  # those that a proposal's table may depend on; the network's own may have more
+MOST_STATES = 8  # of a node whose q is kept where it is drawn by formula
 MOST_LINKS = 1 << 13  # links of noisy-max nodes that a walk may have beside the nodes themselves
 
 
@@ -31,8 +32,8 @@ class Shape(NamedTuple):
     nodes: int
     card: int  # the largest
     dtype: str
-    formulas: int  # nodes that may be drawn by formula and whose q is kept then, see walk
-    formula_states: int  # the largest number of their states, without the first
+    formulas: int  # states, without the first, of nodes that may be drawn by formula and whose q is kept then, see walk
+    formula_states: int  # the largest number of a node's
 
 
 class Frame:
@@ -91,15 +92,15 @@ class Frame:
             self.arcs = Arcs.make(net, members, self.blocks)
         # a hidden noisy-max, or a parent of one, that may have findings below
         above = np.array([len(c) > 0 for c in net.children]) & (self.large | (np.diff(self.arcs.first) > 0)) & (net.cards <= MOST_STATES)
-        self.formulas = int(above.sum())
-        self.formula = np.where(above, np.cumsum(above) - 1, self.formulas)
+        states = np.where(above, net.cards - 1, 0)
+        self.formula = np.stack([np.cumsum(states) - states, np.cumsum(states)], axis=1)  # from and to in Origin.formula
         self.links = min(MOST_LINKS, sum(len(pa) for pa, m in zip(net.parents, net.mechanisms, strict=True) if isinstance(m, NoisyMax)))
 
     @cached_property
     def shape(self) -> Shape:
-        cards = self.net.cards
+        cards, formula = self.net.cards, self.formula
         dtype = "int8" if cards.max() <= 127 else "int16" if cards.max() < 2**15 else "int32"
-        return Shape(len(cards), int(cards.max()), dtype, self.formulas, int(cards[self.formula < self.formulas].max(initial=1)) - 1)
+        return Shape(len(cards), int(cards.max()), dtype, int(formula[-1, 1]), int(np.diff(formula).max()))
 
     def parents_of(self, nodes: Ints) -> Ints:
         """All parents of some nodes."""
@@ -147,7 +148,7 @@ class Frame:
         """(contexts, context, strides) of the tables as the network has them."""
         net = self.net
         contexts = np.zeros(len(net), dtype=np.int32)
-        context = np.zeros((len(net), self.most_contexts), dtype=np.int32)
+        context = np.zeros((len(net), -(-self.most_contexts // CONTEXTS) * CONTEXTS), dtype=np.int32)
         strides = np.zeros_like(context)
         for i, pa in enumerate(net.parents):
             if not self.large[i]:

@@ -19,14 +19,14 @@ import numpy as np
 from jax import lax
 
 from unimarg.compiled import ONE_CORE, p_of_steps
-from unimarg.conditionals import DRAWN, NOISY_MEAN, TABLE_MEAN, Conditionals, Mean
+from unimarg.conditionals import BY_FORMULA, BY_ROW, DRAWN, NOISY_MEAN, TABLE_MEAN, Conditionals, Mean
 from unimarg.frame import Shape
 from unimarg.layout import NoisyBlocks
 from unimarg.walk import Origin, noisy_steps_of, table_entries
 
 SUMS = 8  # of a node's state
 FIRST, CENTRES = 64, 2.0**20  # samples that the centre c is the mean of; its fractions, so that 1 - c is exact too
-assert (DRAWN, TABLE_MEAN, NOISY_MEAN) == (0, 1, 2)  # the order of the branches below
+assert (DRAWN, BY_ROW, BY_FORMULA, TABLE_MEAN, NOISY_MEAN) == (0, 1, 2, 3, 4)  # the order of the branches below
 
 
 class Samples(NamedTuple):
@@ -67,12 +67,14 @@ def _weighted_sums(
 
     def node(at: jax.Array, out: jax.Array) -> jax.Array:
         mean: Mean = jax.tree.map(lambda a: lax.dynamic_index_in_dim(a, at, 0, keepdims=False), means)
-        branches = [partial(kind, samples, mean, shape.card) for kind in (_drawn, _table_mean)]
-        which = mean.kind
+        kinds = [_drawn] * 3 if origin is None else [_drawn, _by_row, _by_formula if shape.formulas else _drawn]
+        tables = [partial(kind, samples, mean, shape.card, by) for by in (_by_state, _of_two) for kind in (*kinds, _table_mean)]
+        which = mean.kind + jnp.where(mean.card == 2, len(tables) // 2, 0)
+        branches = tables
         if noisy is not None:  # most have two or three states
             cards = sorted({2, min(3, noisy.leak.shape[-1] + 1), noisy.leak.shape[-1] + 1})
-            branches += [partial(_noisy_mean, samples, mean, shape.card, of=card) for card in cards]
-            which = which + jnp.where(which == NOISY_MEAN, jnp.minimum(mean.card - 2, len(cards) - 1), 0)
+            branches = tables + [partial(_noisy_mean, samples, mean, shape.card, of=card) for card in cards]
+            which = jnp.where(mean.kind == NOISY_MEAN, len(tables) + jnp.minimum(mean.card - 2, len(cards) - 1), which)
         return lax.dynamic_update_index_in_dim(out, lax.switch(which, branches), mean.node, 0)
 
     return top, w.sum(), (w * w).sum(), lax.fori_loop(0, estimated, node, jnp.zeros((shape.nodes, shape.card, SUMS)))
@@ -80,51 +82,64 @@ def _weighted_sums(
 
 # --- one node, ``[card, SUMS]``
 
+ByState = Callable[[Mean, int, Callable[[jax.Array], jax.Array]], jax.Array]
 
-def _drawn(samples: Samples, mean: Mean, card: int) -> jax.Array:
-    state = lax.dynamic_index_in_dim(samples.states, mean.node, 0, keepdims=False)
+
+def _drawn(samples: Samples, mean: Mean, card: int, by: ByState) -> jax.Array:
+    return by(mean, card, lambda k: _sums_of(samples.w, _is(samples, mean, k)))
+
+
+def _by_row(samples: Samples, mean: Mean, card: int, by: ByState) -> jax.Array:
+    assert samples.origin is not None
+    row = lax.dynamic_index_in_dim(samples.origin.rows, mean.node, 0, keepdims=False)
+    return by(mean, card, lambda k: _controlled(samples, mean, k, samples.prob.at[row + k].get(mode="promise_in_bounds")))
+
+
+def _by_formula(samples: Samples, mean: Mean, card: int, by: ByState) -> jax.Array:
+    assert samples.origin is not None
+    formula = samples.origin.formula
+
+    def q(k: jax.Array) -> jax.Array:
+        return lax.dynamic_index_in_dim(formula, mean.formula + k - 1, 0, keepdims=False)
 
     def sums(k: jax.Array) -> jax.Array:
-        f = (state == k.astype(state.dtype)).astype(jnp.float32)
-        if samples.origin is None:
-            return _sums_of(samples.w, f)
-        return _sums_of(samples.w, f, jnp.where(samples.counts, _difference(samples, samples.origin, mean, k, f), 0))
+        first, last = jnp.where(k == 0, 1, k), jnp.where(k == 0, mean.card - 1, k)
+        others = lax.fori_loop(first + 1, last + 1, lambda j, total: total + q(j), q(first))
+        return _controlled(samples, mean, k, jnp.where(k == 0, 1 - others, others))
 
-    return _by_state(mean, card, sums)
-
-
-def _difference(samples: Samples, origin: Origin, mean: Mean, k: jax.Array, f: jax.Array) -> jax.Array:
-    """D of state k."""
-    row = lax.dynamic_index_in_dim(origin.rows, mean.node, 0, keepdims=False)
-    by_table = f - samples.prob.at[jnp.maximum(row, 0) + k].get(mode="promise_in_bounds")
-    formulas, states, _ = origin.formula.shape
-    if not states:
-        return jnp.where(row >= 0, by_table, 0)
-    q = lax.dynamic_index_in_dim(origin.formula, mean.formula, 0, keepdims=False)
-    first = 1 - sum(q[j] for j in range(states))
-    other = lax.dynamic_index_in_dim(q, jnp.maximum(k - 1, 0), 0, keepdims=False)
-    by_formula = jnp.where(mean.formula < formulas - 1, f - jnp.where(k == 0, first, other), 0)
-    return jnp.where(row >= 0, by_table, by_formula)
+    return by(mean, card, sums)
 
 
-def _table_mean(samples: Samples, mean: Mean, card: int) -> jax.Array:
+def _is(samples: Samples, mean: Mean, k: jax.Array) -> jax.Array:
+    state = lax.dynamic_index_in_dim(samples.states, mean.node, 0, keepdims=False)
+    return (state == k.astype(state.dtype)).astype(jnp.float32)
+
+
+def _controlled(samples: Samples, mean: Mean, k: jax.Array, q: jax.Array) -> jax.Array:
+    f = _is(samples, mean, k)
+    return _sums_of(samples.w, f, jnp.where(samples.counts, f - q, 0))
+
+
+def _table_mean(samples: Samples, mean: Mean, card: int, by: ByState) -> jax.Array:
     base = lax.optimization_barrier(table_entries(mean, samples.states))
-    return _by_state(mean, card, lambda k: _sums_of(samples.w, samples.prob.at[base + k].get(mode="promise_in_bounds")))
+    return by(mean, card, lambda k: _sums_of(samples.w, samples.prob.at[base + k].get(mode="promise_in_bounds")))
 
 
 def _noisy_mean(samples: Samples, mean: Mean, card: int, of: int) -> jax.Array:
     """Of a noisy-max with at most ``of`` states."""
     p = p_of_steps(noisy_steps_of(samples.noisy, mean, samples.states, of))[:card]
     if of == 2:
-        return _both(jnp.zeros((card, SUMS)).at[1].set(_sums_of(samples.w, p[1])))
+        return _both(_sums_of(samples.w, p[1]), card)
     sums = jnp.stack([_sums_of(samples.w, f) for f in p])
     return jnp.pad(sums, ((0, card - len(sums)), (0, 0)))
 
 
 def _by_state(mean: Mean, card: int, sums: Callable[[jax.Array], jax.Array]) -> jax.Array:
-    """State by state, of a binary node the second alone."""
-    found = lax.fori_loop(jnp.where(mean.card == 2, 1, 0), mean.card, lambda k, out: out.at[k].set(sums(k)), jnp.zeros((card, SUMS)))
-    return jnp.where(mean.card == 2, _both(found), found)
+    return lax.fori_loop(0, mean.card, lambda k, out: out.at[k].set(sums(k)), jnp.zeros((card, SUMS)))
+
+
+def _of_two(_mean: Mean, card: int, sums: Callable[[jax.Array], jax.Array]) -> jax.Array:
+    return _both(sums(jnp.int32(1)), card)
 
 
 def _sums_of(w: jax.Array, f: jax.Array, control: jax.Array | None = None) -> jax.Array:
@@ -138,7 +153,7 @@ def _sums_of(w: jax.Array, f: jax.Array, control: jax.Array | None = None) -> ja
     return jnp.pad(jnp.stack(found), (0, SUMS - len(found)))
 
 
-def _both(sums: jax.Array) -> jax.Array:
+def _both(sums: jax.Array, card: int) -> jax.Array:
     """The sums of both states of a binary node from those of the second: the first's g and D are minus those."""
     sign = jnp.array([-1.0, -1.0, 1.0, -1.0, -1.0, 1.0, -1.0, 1.0])
-    return sums.at[0].set(sums[1] * sign + jnp.zeros(SUMS).at[3].set(1.0))
+    return jnp.pad(jnp.stack([sums * sign + jnp.zeros(SUMS).at[3].set(1.0), sums]), ((0, card - 2), (0, 0)))

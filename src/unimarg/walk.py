@@ -21,6 +21,7 @@ each link overwriting the one before.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -42,18 +43,18 @@ from unimarg.conditionals import (
     Step,
 )
 from unimarg.counter import Key, words
-from unimarg.frame import Shape
+from unimarg.frame import CONTEXTS, Shape
 from unimarg.layout import NoisyBlocks
 
 assert (PLAIN_TABLE, TABLE, PLAIN_NOISY, NOISY, TILTED) == (0, 1, 2, 3, 4)  # the order of the branches below
-BINARY = 3  # branches further on, those of noisy-max nodes are repeated for two states
+LEAST = -60.0  # of log D, relative to the largest: even times the smallest probability of a table it is a number
 
 
 class Origin(NamedTuple):
     """What each node was drawn from."""
 
-    rows: jax.Array  # [nodes, n]: where the row of its table begins; -1 where it was not from a table's row alone
-    formula: jax.Array  # [formulas + 1, states, n]: then q of all states but the first; the last is scrap
+    rows: jax.Array  # [nodes, n]: where the row of its table begins, if it was drawn from that
+    formula: jax.Array  # [formulas, n]: q of all states but the first where it was drawn by formula, at its ``Step.formula``
 
 
 def walk(
@@ -80,35 +81,26 @@ def _walk(shape: Shape, given: Conditionals, key: Key, first: jax.Array, n: int,
     def body(t: jax.Array, carry: Any) -> Any:
         states, log_w, kept, sums, origin = carry
         now: Step = jax.tree.map(lambda a: lax.dynamic_index_in_dim(a, t, 0, keepdims=False), given.steps)
-        here = Here(given, now, states, sums, *words(key, samples, (now.number.astype(jnp.uint32) + first[1])[None]))
+        here = Here(given, now, states, sums, partial(words, key, samples, (now.number.astype(jnp.uint32) + first[1])[None]))
         if forced is not None:
             here = here._replace(fixed=lax.dynamic_index_in_dim(forced, t, 0, keepdims=False).astype(jnp.int32))
-        branches = [_plain_table, _table]
-        if given.noisy is not None:
-            card = given.noisy.leak.shape[-1] + 1
-            parent_card = card if given.edges is None else given.edges.effect.shape[1]
-            for own, parent in ((card, parent_card), (2, 2)):
-                branches += [partial(_plain_noisy, card=own), partial(_noisy, card=own), partial(_tilted, card=parent)]
-        which = now.mode + jnp.where((now.mode >= PLAIN_NOISY) & (now.card == 2), BINARY, 0)
-        new, gain, row, log_q = lax.switch(which, [lambda b=b: _same_shape(b(here), shape.formula_states) for b in branches])
+        any_card, binary = _branches(given, None), _branches(given, 2)
+        which = now.mode + jnp.where(now.card == 2, len(any_card), 0)
+        new, gain, row, q = lax.switch(which, [lambda b=b: _same_shape(b(here), shape.formula_states) for b in any_card + binary])
         states = lax.dynamic_update_slice(states, new.astype(shape.dtype)[None], (now.node, 0))
         if kept is not None:
             kept = lax.dynamic_update_slice(kept, new.astype(shape.dtype)[None], (t, 0))
         else:
-            rows = lax.dynamic_update_slice(origin.rows, row[None], (now.node, 0))
-            origin = Origin(rows, lax.dynamic_update_slice(origin.formula, jnp.exp(log_q)[None], (now.formula, 0, 0)))
+            origin = Origin(lax.dynamic_update_slice(origin.rows, row[None], (now.node, 0)), _kept(now, q, origin.formula))
         return states, log_w + gain, kept, None if sums is None else _settle(given.edges, now, new, sums), origin
 
-    sums = None if given.edges is None else jnp.broadcast_to(given.edges.start[..., None], (*given.edges.start.shape, n))
+    sums = None if given.edges is None else jnp.broadcast_to(given.edges.start[:, None], (len(given.edges.start), n))
     kept = jnp.zeros((len(given.steps.node), n), shape.dtype) if keep else None
     origin = None
     if not keep:
-        origin = Origin(jnp.full((shape.nodes, n), -1, jnp.int32), jnp.zeros((shape.formulas + 1, shape.formula_states, n)))
+        origin = Origin(jnp.zeros((shape.nodes, n), jnp.int32), jnp.zeros((shape.formulas, n)))
     begin = (jnp.zeros((shape.nodes, n), shape.dtype), jnp.zeros(n), kept, sums, origin)
     return lax.fori_loop(0, given.drawn, body, begin)
-
-
-Drawing = tuple[jax.Array, jax.Array, jax.Array | None, list[jax.Array]]
 
 
 class Here(NamedTuple):
@@ -117,35 +109,56 @@ class Here(NamedTuple):
     given: Conditionals
     now: Step
     states: jax.Array
-    sums: jax.Array | None  # [large noisy-max nodes, card - 1, n]
-    high: jax.Array  # random words [1, n]
-    low: jax.Array
+    sums: jax.Array | None  # [steps of large noisy-max nodes, n]
+    words: Callable[[], tuple[jax.Array, jax.Array]]  # random, high and low, [1, n] each
     fixed: jax.Array | None = None
 
 
-# --- one node: each gives the states, what they add to the log weight, the row of the table they are from, or log q of every state
+# --- one node: each gives the states, what they add to the log weight, the row of the table they are from, or q of every state
+
+Drawing = tuple[jax.Array, jax.Array, jax.Array | None, list[jax.Array]]
+
+
+def _branches(given: Conditionals, card: int | None) -> list[Callable[[Here], Drawing]]:
+    """By mode, for nodes of so many states, or of any number."""
+    tables: list[Callable[[Here], Drawing]] = [partial(_plain_table, binary=card == 2), partial(_table, binary=card == 2)]
+    if given.noisy is None:
+        return tables
+    own = card or given.noisy.leak.shape[-1] + 1
+    parent = card or (own if given.edges is None else given.edges.effect.shape[1])
+    return [*tables, partial(_plain_noisy, card=own), partial(_noisy, card=own), partial(_tilted, card=parent)]
 
 
 def _same_shape(drawing: Drawing, states: int) -> tuple[jax.Array, ...]:
-    state, gain, row, log_q = drawing
-    never = jnp.full(state.shape, -jnp.inf)
-    by_state = jnp.stack([*log_q[1:], *[never] * states][:states]) if states else jnp.zeros((0, *state.shape))
-    return state, gain, jnp.full(state.shape, -1) if row is None else row, by_state
+    state, gain, row, q = drawing
+    never = jnp.zeros(state.shape)
+    by_state = jnp.stack([*q[1:], *[never] * states][:states]) if states else jnp.zeros((0, *state.shape))
+    return state, gain, jnp.zeros(state.shape, jnp.int32) if row is None else row, by_state
 
 
-def _plain_table(here: Here) -> Drawing:
+def _kept(now: Step, q: jax.Array, formula: jax.Array) -> jax.Array:
+    """``Origin.formula`` with q of the step's states but the first."""
+
+    def put(k: jax.Array, formula: jax.Array) -> jax.Array:
+        return lax.dynamic_update_slice(formula, lax.dynamic_index_in_dim(q, k), (now.formula[0] + k, 0))
+
+    return lax.fori_loop(0, now.formula[1] - now.formula[0], put, formula) if len(q) else formula
+
+
+def _plain_table(here: Here, binary: bool) -> Drawing:
     row = table_entries(here.now, here.states)
-    return _invert(here, row), jnp.zeros(row.shape), row, []
+    return _invert(here, row, binary), jnp.zeros(row.shape), row, []
 
 
-def _table(here: Here) -> Drawing:
+def _table(here: Here, binary: bool) -> Drawing:
     row = table_entries(here.now, here.states)
-    state = _invert(here, row)
+    state = lax.optimization_barrier(_invert(here, row, binary))
     return state, here.given.log_ratio.at[row + state].get(mode="promise_in_bounds"), row, []
 
 
 def _plain_noisy(here: Here, card: int) -> Drawing:
-    state = _draw(here, _log_p_noisy(here.given, here.now, here.states, card))
+    log_p = _log_p_noisy(here.given, here.now, here.states, card)
+    state = _draw(here, [jnp.exp(p) for p in log_p])
     return state, jnp.zeros(state.shape), None, []
 
 
@@ -154,8 +167,8 @@ def _noisy(here: Here, card: int) -> Drawing:
     target = [p + now.log_likelihood[k] for k, p in enumerate(_log_p_noisy(here.given, now, here.states, card))]
     log_a = [t + now.tilt[k] for k, t in enumerate(target)]
     if here.sums is not None:
-        table, say = _log_table(here, card), _children_say(here, card)
-        log_a = [a + jnp.where(now.half > 0, t, 0) + d for a, t, d in zip(log_a, table, say, strict=True)]
+        table, say = _row(here, table_entries(now, here.states), card), _children_say(here, card)
+        log_a = [a + jnp.where(now.half > 0, jnp.log(t), 0) + d for a, t, d in zip(log_a, table, say, strict=True)]
     total = _logsumexp(log_a)
     log_q = [a - total for a in log_a]
     if now.log_other is not None:
@@ -163,9 +176,10 @@ def _noisy(here: Here, card: int) -> Drawing:
     impossible = total == -jnp.inf  # nothing fits what was drawn before: any state will do, the weight is 0
     anything = jnp.where(jnp.arange(card) < now.card, -jnp.log(now.card.astype(jnp.float32)), -jnp.inf)
     log_q = [jnp.where(impossible, anything[k], q) for k, q in enumerate(log_q)]
-    state = _draw(here, log_q)
+    q = [jnp.exp(a) for a in log_q]
+    state = lax.optimization_barrier(_draw(here, q))
     log_t = _pick(target, state)
-    return state, jnp.where(log_t > -jnp.inf, log_t - _pick(log_q, state), -jnp.inf), None, log_q
+    return state, jnp.where(log_t > -jnp.inf, log_t - _pick(log_q, state), -jnp.inf), None, q
 
 
 def _mixed(now: Step, target: list[jax.Array], log_q: list[jax.Array]) -> list[jax.Array]:
@@ -180,15 +194,17 @@ def _mixed(now: Step, target: list[jax.Array], log_q: list[jax.Array]) -> list[j
 
 def _tilted(here: Here, card: int) -> Drawing:
     if here.sums is None:
-        return _table(here)
+        return _table(here, card == 2)
     base = table_entries(here.now, here.states)
     say = _children_say(here, card)
-    log_q = [q + d for q, d in zip(_log_table(here, card), say, strict=True)]
-    total = _logsumexp(log_q)
-    log_q = [q - total for q in log_q]
-    state = _draw(here, log_q)
-    gain = here.given.log_ratio.at[base + state].get(mode="promise_in_bounds") + total - _pick(say, state)
-    return state, gain, None, log_q
+    top = _largest(say)
+    say = [jnp.maximum(d - top, LEAST) for d in say]
+    a = [p * jnp.exp(d) for p, d in zip(_row(here, base, card), say, strict=True)]
+    total = sum(a)
+    q = [p / total for p in a]
+    state = lax.optimization_barrier(_draw(here, q))
+    gain = here.given.log_ratio.at[base + state].get(mode="promise_in_bounds") + jnp.log(total) - _pick(say, state)
+    return state, gain, None, q
 
 
 # --- parts of a node's step
@@ -197,35 +213,37 @@ def _tilted(here: Here, card: int) -> Drawing:
 def table_entries(now: Step | Mean, states: jax.Array) -> jax.Array:
     """Where the row of the node's table begins that the states select, ``[n]``."""
 
-    def add(c: jax.Array, index: jax.Array) -> jax.Array:
-        row = lax.dynamic_index_in_dim(states, now.context[c], 0, keepdims=False)
-        return index + now.strides[c] * row.astype(jnp.int32)
+    def add(turn: jax.Array, index: jax.Array) -> jax.Array:
+        for c in range(CONTEXTS):
+            row = lax.dynamic_index_in_dim(states, now.context[CONTEXTS * turn + c], 0, keepdims=False)
+            index = index + now.strides[CONTEXTS * turn + c] * row.astype(jnp.int32)
+        return index
 
-    return lax.fori_loop(0, now.contexts, add, jnp.broadcast_to(now.offset, states.shape[1:]))
+    return lax.fori_loop(0, (now.contexts + CONTEXTS - 1) // CONTEXTS, add, jnp.broadcast_to(now.offset, states.shape[1:]))
 
 
-def _invert(here: Here, base: jax.Array) -> jax.Array:
+def _invert(here: Here, base: jax.Array, binary: bool) -> jax.Array:
     """The number of k with u < 2^32 P(X > k), by bisection; an even word never reaches the all-ones threshold."""
     if here.fixed is not None:
         return here.fixed
-    even = here.high[0] & np.uint32(0xFFFFFFFE)
+    even = here.words()[0][0] & np.uint32(0xFFFFFFFE)
 
     def halve(carry: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
         step, state = carry
         above = even < here.given.high.at[base + state + (step - 1)].get(mode="promise_in_bounds")
         return step // 2, state + jnp.where(above, step, 0)
 
-    return lax.while_loop(lambda c: c[0] > 0, halve, (here.now.half, jnp.zeros_like(base)))[1]
+    begin = here.now.half, jnp.zeros_like(base)
+    return halve((jnp.int32(1), begin[1]))[1] if binary else lax.while_loop(lambda c: c[0] > 0, halve, begin)[1]
 
 
-def _draw(here: Here, log_q: list[jax.Array]) -> jax.Array:
-    """A state from its log probabilities; the random number is precise near 0 and near 1."""
+def _draw(here: Here, q: list[jax.Array]) -> jax.Array:
+    """A state from its probabilities; the random number is precise near 0 and near 1."""
     if here.fixed is not None:
         return here.fixed
-    high, low = here.high[0], here.low[0]
+    high, low = (word[0] for word in here.words())
     below = high.astype(jnp.float32) * np.float32(2.0**-32) + low.astype(jnp.float32) * np.float32(2.0**-64)
     above = (~high).astype(jnp.float32) * np.float32(2.0**-32) + (~low).astype(jnp.float32) * np.float32(2.0**-64)
-    q = [jnp.exp(a) for a in log_q]
     state, head = jnp.zeros(high.shape, jnp.int32), jnp.zeros(high.shape)
     tails = [jnp.zeros(high.shape)]
     for p in reversed(q[1:]):
@@ -236,10 +254,15 @@ def _draw(here: Here, log_q: list[jax.Array]) -> jax.Array:
     return state
 
 
-def _logsumexp(parts: list[jax.Array]) -> jax.Array:
+def _largest(parts: list[jax.Array]) -> jax.Array:
     top = parts[0]
     for p in parts[1:]:
         top = jnp.maximum(top, p)
+    return top
+
+
+def _logsumexp(parts: list[jax.Array]) -> jax.Array:
+    top = _largest(parts)
     safe = jnp.where(top > -jnp.inf, top, 0)
     total = jnp.exp(parts[0] - safe)
     for p in parts[1:]:
@@ -266,12 +289,11 @@ def noisy_steps_of(noisy: NoisyBlocks | None, now: Step | Mean, states: jax.Arra
     return [d[0] for d in noisy_steps(block, states)]
 
 
-def _log_table(here: Here, card: int) -> list[jax.Array]:
-    """log of the row of the step's table, -inf for states that the node lacks, ``[n]`` for each."""
-    base = table_entries(here.now, here.states)
+def _row(here: Here, base: jax.Array, card: int) -> list[jax.Array]:
+    """The row of the step's table, 0 for states that the node lacks, ``[n]`` for each."""
     width = 2 * here.now.half
     rows = [here.given.prob.at[base + jnp.minimum(k, jnp.maximum(width - 1, 0))].get(mode="promise_in_bounds") for k in range(card)]
-    return [jnp.where(k < width, jnp.log(r), -jnp.inf) for k, r in enumerate(rows)]
+    return [jnp.where(k < width, r, 0) for k, r in enumerate(rows)]
 
 
 # --- what hidden noisy-max children say
@@ -284,24 +306,27 @@ def _children_say(here: Here, card: int) -> list[jax.Array]:
     assert sums is not None
 
     def add(e: jax.Array, say: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
-        child = edges.child[e]
-        rest = lax.dynamic_index_in_dim(sums, child, 0, keepdims=False)
-        change, below = edges.effect[e] - edges.expected[e], edges.below[child]
+        change, below = edges.effect[e] - edges.expected[e], edges.below[edges.child[e]]
+        begin, end = edges.rows[edges.child[e]]
 
         def of(steps: int) -> tuple[jax.Array, ...]:
-            z = [_z(rest[:steps], change[s], below) for s in range(card)]
+            rest = [lax.dynamic_index_in_dim(sums, begin + k, 0, keepdims=False) for k in range(steps)]
+            if steps > len(sizes):  # it may have fewer
+                rest = [jnp.where(begin + k < end, r, 0) for k, r in enumerate(rest)]
+            z = [_z(rest, change[s], below) for s in range(card)]
             return tuple(d + jnp.log(z[s] / z[0]) for s, d in enumerate(say, 1))
 
-        sizes = sorted({1, min(2, len(rest)), len(rest)})  # most children have two or three states
-        return lax.switch(jnp.minimum(edges.steps[child], len(sizes)) - 1, [partial(of, size) for size in sizes])
+        most = change.shape[-1]
+        sizes = sorted({1, min(2, most), most})  # most children have two or three states
+        return lax.switch(jnp.minimum(end - begin, len(sizes)) - 1, [partial(of, size) for size in sizes])
 
     nothing = jnp.zeros(sums.shape[-1])
     return [nothing, *lax.fori_loop(now.edges[0], now.edges[1], add, (nothing,) * (card - 1))]
 
 
-def _z(sums: jax.Array, change: jax.Array, below: jax.Array) -> jax.Array:
-    """sum_k b_k P(X = k), from differences D_k of log cumulative probabilities, ``[steps, n]``; those of states X lacks are 0."""
-    cdf, z = jnp.ones(sums.shape[1]), jnp.zeros(sums.shape[1])
+def _z(sums: list[jax.Array], change: jax.Array, below: jax.Array) -> jax.Array:
+    """sum_k b_k P(X = k), from differences D_k of log cumulative probabilities, ``[n]`` each; those of states X lacks are 0."""
+    cdf, z = jnp.ones(sums[0].shape), jnp.zeros(sums[0].shape)
     for k in reversed(range(len(sums))):
         factor = jnp.exp(jnp.minimum(sums[k] + change[k], 0))
         z = z + below[k + 1] * cdf * (1 - factor)
@@ -314,13 +339,13 @@ def _settle(edges: Edges | None, now: Step, state: jax.Array, sums: jax.Array) -
     assert edges is not None
 
     def one(e: jax.Array, sums: jax.Array) -> jax.Array:
-        child = edges.child[e]
+        begin, end = edges.rows[edges.child[e]]
 
         def step(k: jax.Array, sums: jax.Array) -> jax.Array:
-            row = sums[child, k] - edges.expected[e, k] + _chosen(edges.effect[e, :, k], state)
-            return lax.dynamic_update_slice(sums, row[None, None], (child, k, 0))
+            row = lax.dynamic_index_in_dim(sums, begin + k) - edges.expected[e, k] + _chosen(edges.effect[e, :, k], state)
+            return lax.dynamic_update_slice(sums, row, (begin + k, 0))
 
-        return lax.fori_loop(0, edges.steps[child], step, sums)
+        return lax.fori_loop(0, end - begin, step, sums)
 
     return lax.fori_loop(now.edges[0], now.edges[1], one, sums)
 

@@ -252,7 +252,9 @@ class _Sweep:
             return pad_rows(a[chosen], len(arcs.child))
 
         steps = self.frame.net.cards[self.frame.large] - 1
-        per_node = (pad_rows(a, len(a)) for a in (self.below, self.start, steps))
+        start = self.start[np.arange(self.start.shape[1]) < steps[:, None]]
+        rows = np.stack([np.cumsum(steps) - steps, np.cumsum(steps)], axis=1)
+        per_node = (pad_rows(a, len(a)) for a in (self.below, start, rows))
         self.draft.edges = Edges(padded(arcs.child), padded(arcs.effect), padded(self.expected), *per_node)
 
     def _fit(self, v: int, own: Factor, room: int) -> tuple[tuple[int, ...], list[Factor]]:
