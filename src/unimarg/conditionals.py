@@ -18,7 +18,7 @@ import numpy as np
 
 from unimarg.evidence import Evidence
 from unimarg.frame import Frame, strides_of
-from unimarg.layout import NoisyBlocks, power_of_two, tail_words
+from unimarg.layout import NoisyBlocks, power_of_two, scaled_tails
 from unimarg.network import Floats, Ints, Network
 from unimarg.relevance import ancestors, has_observed_descendant
 
@@ -272,8 +272,13 @@ def pad_rows(a: np.ndarray, length: int) -> Any:
 
 def normalised(q: Floats) -> Floats:
     """Rows that sum to 1; rows of zeros stay."""
-    total = q.sum(axis=-1, keepdims=True)
-    return np.divide(q, total, out=np.zeros_like(q), where=total > 0)
+    total = over_states(q)[..., None]
+    return q / np.where(total > 0, total, 1)
+
+
+def over_states(q: Floats) -> Floats:
+    """The sum over the last axis, state by state: NumPy is slow along an axis that is short."""
+    return sum((q[..., k] for k in range(1, q.shape[-1])), q[..., 0])
 
 
 def _widen(values: Floats, width: int) -> Floats:
@@ -305,10 +310,11 @@ def _finished_tables(draft: Draft) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 def _finished(q: Floats, target: Floats) -> tuple[Floats, np.ndarray]:
     """Rows of one width: probabilities with a floor, and thresholds."""
     q = normalised(q)
-    low = (target > 0) & (q < FLOOR)
-    if low.any():
-        q = np.where(low, FLOOR, q)
-        touched = low.any(axis=1)
-        q[touched] = normalised(q[touched])
-    q[~q.any(axis=1), 0] = 1.0  # no state is possible: draw the first, its weight is 0
-    return q, np.pad(tail_words(q)[0], ((0, 0), (0, 1)))
+    row, state = np.nonzero((target > 0) & (q < FLOOR))
+    q[row, state] = FLOOR
+    touched = np.unique(row)
+    q[touched] = normalised(q[touched])
+    q[over_states(q) == 0, 0] = 1.0  # no state is possible: draw the first, its weight is 0
+    words = np.zeros(q.shape, dtype=np.uint32)
+    words[:, :-1] = np.minimum(scaled_tails(q), 2.0**32 - 1)
+    return q, words

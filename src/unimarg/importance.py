@@ -170,6 +170,7 @@ class Estimator:
         self.spent = spent  # samples that went into the proposal
         self.draw = draw or sampler(frame, given)
         self.total = Weighted(frame.shape.nodes, frame.shape.card)
+        self._known: tuple[int, tuple[Floats, Floats]] | None = None  # samples, and the moments of so many
 
     def run(self, limits: Limits, seed: int = 0, chunk: int | None = None, progress: Callable[[int, float], None] | None = None) -> None:
         """Samples until one of the limits."""
@@ -218,6 +219,11 @@ class Estimator:
 
     def moments(self) -> tuple[Floats, Floats]:
         """Marginals and standard errors, ``[nodes, card]`` in the network's order."""
+        if self._known is None or self._known[0] != self.total.samples:
+            self._known = self.total.samples, self._moments()
+        return self._known[1]
+
+    def _moments(self) -> tuple[Floats, Floats]:
         total, centre = self.total, self.total.centre
         n, card = centre.shape
         if total.w <= 0:
@@ -268,7 +274,7 @@ class Estimator:
 
     def posterior(self, method: str, limits: Limits, seconds: float) -> Posterior:
         total, net = self.total, self.frame.net
-        mean, error = self.moments()
+        mean, error = (a.copy() for a in self.moments())
         targets = self.query.targets
         for i, k in self.query.evidence.hard.items():
             mean[i], error[i] = np.arange(mean.shape[1]) == k, 0.0

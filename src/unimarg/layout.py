@@ -207,12 +207,25 @@ def _tables(net: Network, kinds: list[Kind], card: int, fine: bool, offset: dict
     return Tables(jnp.asarray(high.ravel()), jnp.asarray(low.ravel()[: low.size * fine]), jnp.asarray(log_p.ravel()))
 
 
+def running_sums(p: Floats) -> Floats:
+    """np.cumsum along the last axis, state by state: NumPy is slow along an axis that is short."""
+    out = p.copy()
+    for k in range(1, p.shape[-1]):
+        out[..., k] += out[..., k - 1]
+    return out
+
+
+def scaled_tails(p: Floats) -> Floats:
+    """2^32 P(X > k), for k = 0 .. card-2."""
+    head = running_sums(p[:, :-1])
+    tail = running_sums(p[:, :0:-1])[:, ::-1]
+    scaled = np.where(tail <= 0.5, tail * 2.0**32, 2.0**32 - head * 2.0**32)  # the smaller side has the digits
+    return np.where(tail <= 0, 0, np.where(head <= 0, 2.0**32, scaled))
+
+
 def tail_words(p: Floats) -> tuple[np.ndarray, np.ndarray]:
     """2^64 P(X > k) as two words, for k = 0 .. card-2; certain is all ones, which no masked word reaches."""
-    head = np.cumsum(p, axis=1)[:, :-1]
-    tail = np.cumsum(p[:, :0:-1], axis=1)[:, ::-1]
-    scaled = np.where(tail <= 0.5, tail * 2.0**32, 2.0**32 - head * 2.0**32)  # the smaller side has the digits
-    scaled = np.where(tail <= 0, 0, np.where(head <= 0, 2.0**32, scaled))
+    scaled = scaled_tails(p)
     high = np.minimum(np.floor(scaled), 2.0**32 - 1)
     low = np.minimum(np.floor((scaled - high) * 2.0**32), 2.0**32 - 1)
     return high.astype(np.uint32), low.astype(np.uint32)

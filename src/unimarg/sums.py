@@ -3,7 +3,7 @@
 For each node and state k, with weights w scaled by the largest and g = f - c:
 
     w g, w^2 g, w^2 g^2, c        f is the indicator of the state, or P(x_i = k | pa_i) where the node has no finding below it; c is
-                                  about its mean, since digits are lost otherwise where f hardly varies
+                                  near its mean, since digits are lost otherwise where f hardly varies
     D, D^2, w D, w g D            D = f - q_i(k | drawn before), whose mean is 0: where f is an indicator and q_i is known; 0 elsewhere
 """
 
@@ -86,7 +86,7 @@ ByState = Callable[[Mean, int, Callable[[jax.Array], jax.Array]], jax.Array]
 
 
 def _drawn(samples: Samples, mean: Mean, card: int, by: ByState) -> jax.Array:
-    return by(mean, card, lambda k: _sums_of(samples.w, _is(samples, mean, k)))
+    return by(mean, card, lambda k: _of_indicator(samples.w, _is(samples, mean, k)))
 
 
 def _by_row(samples: Samples, mean: Mean, card: int, by: ByState) -> jax.Array:
@@ -117,7 +117,7 @@ def _is(samples: Samples, mean: Mean, k: jax.Array) -> jax.Array:
 
 def _controlled(samples: Samples, mean: Mean, k: jax.Array, q: jax.Array) -> jax.Array:
     f = _is(samples, mean, k)
-    return _sums_of(samples.w, f, jnp.where(samples.counts, f - q, 0))
+    return _of_indicator(samples.w, f, jnp.where(samples.counts, f - q, 0))
 
 
 def _table_mean(samples: Samples, mean: Mean, card: int, by: ByState) -> jax.Array:
@@ -142,12 +142,20 @@ def _of_two(_mean: Mean, card: int, sums: Callable[[jax.Array], jax.Array]) -> j
     return _both(sums(jnp.int32(1)), card)
 
 
-def _sums_of(w: jax.Array, f: jax.Array, control: jax.Array | None = None) -> jax.Array:
-    """``[SUMS]`` of one state; ``control`` is D."""
+def _sums_of(w: jax.Array, f: jax.Array) -> jax.Array:
+    """``[SUMS]`` of one state."""
     c = jnp.round(f[:FIRST].mean() * CENTRES) / CENTRES
     g = f - c
-    wg, w2g = w * g, w * w * g
-    found = [wg.sum(), w2g.sum(), (w2g * g).sum(), c]
+    w2g = w * w * g
+    return jnp.pad(jnp.stack([(w * g).sum(), w2g.sum(), (w2g * g).sum(), c]), (0, SUMS - 4))
+
+
+def _of_indicator(w: jax.Array, f: jax.Array, control: jax.Array | None = None) -> jax.Array:
+    """``[SUMS]`` of one state, f 0 or 1; ``control`` is D. With c one of these, whichever is more frequent, g^2 is g or -g."""
+    c = jnp.round(f[:FIRST].mean())
+    wg = w * (f - c)
+    w2g = (w * wg).sum()
+    found = [wg.sum(), w2g, w2g * (1 - 2 * c), c]
     if control is not None:
         found += [control.sum(), (control * control).sum(), (w * control).sum(), (wg * control).sum()]
     return jnp.pad(jnp.stack(found), (0, SUMS - len(found)))

@@ -15,7 +15,7 @@ import numpy as np
 from unimarg.conditionals import Query
 from unimarg.frame import Causes, Frame
 from unimarg.mechanism import pmf_from_log_cdf
-from unimarg.network import Floats
+from unimarg.network import Floats, Ints
 
 TINY = 1e-300
 POWER = 0.4  # of lambda
@@ -57,21 +57,31 @@ def from_below(frame: Frame, query: Query, prior: Floats) -> Floats:
         heard = query.likelihood[i, :k] * (1 if query.known[i] else said[i, :k])
         if heard.min() == heard.max() or query.known[frame.parents_of(np.array([i]))].all():
             continue
+        if frame.large[i]:
+            parents, messages = to_causes(frame, i, heard, prior)
+            product = said[parents, : messages.shape[1]] * messages
+            said[parents, : messages.shape[1]] = product / np.maximum(product.max(axis=1, keepdims=True), TINY)
+            continue
         for p, message in to_parents(frame, query, i, heard, prior):
             product = said[p, : len(message)] * message
             said[p, : len(message)] = product / max(product.max(), TINY)
     return said
 
 
+def to_causes(frame: Frame, i: int, heard: Floats, prior: Floats) -> tuple[Ints, Floats]:
+    """What a large noisy-max says of each of its parents, the others at their prior: these, and ``[parents, the largest card]``."""
+    causes = frame.causes[i]
+    each = _log_expected(causes, prior)
+    with np.errstate(invalid="ignore"):
+        others = np.where(np.isneginf(each), 0, each.sum(axis=0) - each)  # a parent that rules a state out cannot be taken out
+    return causes.parents, pmf_from_log_cdf(causes.leak + others[:, None] + causes.log_effect) @ heard
+
+
 def to_parents(frame: Frame, query: Query, i: int, heard: Floats, prior: Floats) -> Iterator[tuple[int, Floats]]:
     """What node i, of which ``heard`` is known, says of each unobserved parent, the others at their prior."""
     parents = frame.net.parents[i]
     if frame.large[i]:
-        causes = frame.causes[i]
-        each = _log_expected(causes, prior)
-        with np.errstate(invalid="ignore"):
-            others = np.where(np.isneginf(each), 0, each.sum(axis=0) - each)  # a parent that rules a state out cannot be taken out
-        said = pmf_from_log_cdf(causes.leak + others[:, None] + causes.log_effect) @ heard
+        said = to_causes(frame, i, heard, prior)[1]
         yield from ((p, message[: frame.net.cards[p]]) for p, message in zip(parents, said, strict=True) if not query.known[p])
         return
     table = frame.expanded[i] @ heard

@@ -25,10 +25,10 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
-from unimarg.conditionals import Draft, Edges, Link, Query, normalised, pad_rows
+from unimarg.conditionals import Draft, Edges, Link, Query, normalised, over_states, pad_rows
 from unimarg.frame import Frame
 from unimarg.mechanism import NoisyMax, pmf_from_log_cdf
-from unimarg.network import Floats
+from unimarg.network import Floats, Ints
 from unimarg.proposals.expected import expected, to_parents
 
 LARGEST = 1 << 12  # entries of a table
@@ -158,7 +158,7 @@ class _Sweep:
             product = product * align(f, union)
         heard = product if v in self.chain else product * self._noisy_children(v)
         cut = any(f.cut for f in factors)
-        self._send(Factor(union[:-1], heard.sum(axis=-1), cut))
+        self._send(Factor(union[:-1], over_states(heard), cut))
         if v not in self.chain and (not factors or product.size > self.largest):
             return  # as the draft has it; a table of its own that is so large is not kept twice
         if self.residual is not None and v not in self.chain:
@@ -203,59 +203,55 @@ class _Sweep:
 
     # --- hidden large noisy-max nodes, seen from their parents
 
-    def _hidden(self) -> np.ndarray:
-        """Which arcs lead to one that matters."""
+    def _hidden(self) -> Ints:
+        """The arcs that lead to one that matters."""
         members = np.flatnonzero(self.frame.large)
-        return (self.relevant & ~self.query.known)[members][self.frame.arcs.child] if len(members) else np.zeros(0, dtype=bool)
+        return np.flatnonzero((self.relevant & ~self.query.known)[members][self.frame.arcs.child]) if len(members) else members
 
     def _expect(self) -> None:
-        """Each parent's expected effect, as differences of the log of the expected cumulative probability."""
+        """Each parent's expected effect, as differences of the log of the expected cumulative probability.
+
+        And for each arc P(x_c | x_i) of its child, the other parents as expected.
+        """
         arcs, card = self.frame.arcs, self.frame.noisy_card
         members = np.flatnonzero(self.frame.large)
         self.below = np.ones((len(members), card))
         self.hidden = self._hidden()
-        self.expected = np.zeros((len(arcs.child), card - 1))
-        self.start = np.zeros((len(members), card - 1))
-        if not self.hidden.any():
-            return
-        log_cdf = np.cumsum(arcs.effect[..., ::-1], axis=-1)[..., ::-1]
-        weight = self.by_node[arcs.parent, : arcs.effect.shape[1]]
+        self.first_hidden = np.searchsorted(arcs.parent[self.hidden], np.arange(len(self.relevant) + 1))  # of each parent
+        self.start, effect, child = np.zeros((len(members), card - 1)), arcs.effect[self.hidden], arcs.child[self.hidden]
+        if self.frame.blocks is not None:
+            self.start += np.asarray(self.frame.blocks.leak, dtype=np.float64)[:, 0]
+        weight = self.by_node[arcs.parent[self.hidden], : effect.shape[1]]
         with np.errstate(divide="ignore"):
-            mean = np.log(np.maximum((np.exp(log_cdf) * weight[..., None]).sum(axis=1), TINY))
-        self.expected = np.where(self.hidden[:, None], mean - np.pad(mean[:, 1:], ((0, 0), (0, 1))), 0)
-        assert self.frame.blocks is not None
-        self.start = np.asarray(self.frame.blocks.leak, dtype=np.float64)[:, 0].copy()
-        np.add.at(self.start, arcs.child, self.expected)
+            mean = np.log(np.maximum((np.exp(_summed(effect)[..., :-1]) * weight[..., None]).sum(axis=1), TINY))
+        self.expected = mean - np.pad(mean[:, 1:], ((0, 0), (0, 1)))
+        np.add.at(self.start, child, self.expected)
+        self.child_given = pmf_from_log_cdf(_summed((self.start[child] - self.expected)[:, None] + effect))
 
     def _noisy_children(self, i: int) -> Floats:
         """What hidden large noisy-max children say of node i's states, the other parents as expected: ``[card]``."""
-        arcs = self.frame.arcs
-        at = arcs.first[i] + np.flatnonzero(self.hidden[arcs.first[i] : arcs.first[i + 1]])
-        if not len(at):
+        begin, end = self.first_hidden[i : i + 2].tolist()
+        if begin == end:
             return np.ones(self.cards[i])
-        child = arcs.child[at]
-        steps = (self.start[child] - self.expected[at])[:, None] + arcs.effect[at, : self.cards[i]]
-        log_cdf = np.zeros((len(at), self.cards[i], steps.shape[2] + 1))
-        log_cdf[..., :-1] = np.cumsum(steps[..., ::-1], axis=-1)[..., ::-1]
-        z = (pmf_from_log_cdf(log_cdf) @ self.below[child][..., None])[..., 0]
+        child = self.frame.arcs.child[self.hidden[begin:end]]
+        z = (self.child_given[begin:end, : self.cards[i]] @ self.below[child][..., None])[..., 0]
         return np.prod(z / np.maximum(z.max(axis=1, keepdims=True), TINY), axis=0)
 
     def _edges(self) -> None:
         """What ``walk`` needs of them."""
         if self.frame.blocks is None:
             return
-        arcs, chosen = self.frame.arcs, np.flatnonzero(self.hidden)
-        ends = np.cumsum(np.bincount(arcs.parent[chosen], minlength=len(self.relevant)))
-        self.draft.edge_range = np.stack([np.concatenate([[0], ends[:-1]]), ends], axis=1)
+        arcs = self.frame.arcs
+        self.draft.edge_range = np.stack([self.first_hidden[:-1], self.first_hidden[1:]], axis=1)
 
         def padded(a: np.ndarray) -> jax.Array:
-            return pad_rows(a[chosen], len(arcs.child))
+            return pad_rows(a, len(arcs.child))
 
         steps = self.frame.net.cards[self.frame.large] - 1
         start = self.start[np.arange(self.start.shape[1]) < steps[:, None]]
         rows = np.stack([np.cumsum(steps) - steps, np.cumsum(steps)], axis=1)
         per_node = (pad_rows(a, len(a)) for a in (self.below, start, rows))
-        self.draft.edges = Edges(padded(arcs.child), padded(arcs.effect), padded(self.expected), *per_node)
+        self.draft.edges = Edges(padded(arcs.child[self.hidden]), padded(arcs.effect[self.hidden]), padded(self.expected), *per_node)
 
     def _fit(self, v: int, own: Factor, room: int) -> tuple[tuple[int, ...], list[Factor]]:
         """The messages waiting at v, cut so that together with its own factor they have at most ``room`` entries."""
@@ -343,6 +339,11 @@ def _link(effect: Floats, start: Floats | None) -> Floats:
     pmf, cdf = pmf_from_log_cdf(effect), np.exp(effect)
     before, now = np.arange(k)[:, None, None], np.arange(k)
     return np.where(now > before, pmf, np.where(now == before, cdf, 0.0))
+
+
+def _summed(steps: Floats) -> Floats:
+    """log P(X <= k) from differences of one to the next, along the last axis; that of the last k is 0."""
+    return np.pad(np.cumsum(steps[..., ::-1], axis=-1)[..., ::-1], [(0, 0)] * (steps.ndim - 1) + [(0, 1)])
 
 
 def align(f: Factor, union: tuple[int, ...]) -> Floats:
