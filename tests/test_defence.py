@@ -31,7 +31,7 @@ def test_who_hears_of_averages_keeps_a_share_of_its_own_table(heard):
     assert len(heard) > 2
     share = min(max(3 / len(heard), 0.05), 0.25)
     for v, _, product, target in heard:
-        begin = draft.tables[v].offset
+        begin, target = draft.tables[v].offset, np.broadcast_to(target, product.shape)
         prob = draft.prob[begin : begin + target.size // target.shape[-1] * draft.tables[v].padded].reshape(-1, draft.tables[v].padded)
         own, wanted = (a / np.maximum(a.sum(axis=-1, keepdims=True), 1e-300) for a in (target, product))
         mixed = ((1 - share) * wanted + share * own).reshape(-1, target.shape[-1])

@@ -12,7 +12,7 @@ from unimarg.counter import key_from_seed
 from unimarg.marginalizer import Marginalizer, prior_slots
 from unimarg.presets import recipe
 from unimarg.ragged import Ragged
-from unimarg.trunk import Architecture, Trunk
+from unimarg.trunk import Architecture, Trunk, dropout_noise
 
 INPUTS, SLOTS, ROWS = 7, 5, 11
 X = np.random.default_rng(0).standard_normal((ROWS, INPUTS)).astype(np.float32)
@@ -85,7 +85,9 @@ def test_dropout_only_in_training(residual):
     answer = np.asarray(trunk(x, START)["marginal"])
     assert (answer == answer[0]).all()  # the same rows, the same answers
     assert (answer == np.asarray(trunk(x, START)["marginal"])).all()
-    one, again, other = (np.asarray(trunk.features(x, key=key_from_seed(k))) for k in (1, 1, 2))
+    samples = jnp.arange(rows, dtype=jnp.uint32)
+    noise = (dropout_noise(key_from_seed(k), samples, trunk.architecture) for k in (1, 1, 2))
+    one, again, other = (np.asarray(trunk.features(x, noise=n)) for n in noise)
     assert (one == again).all()
     assert (one != other).any()
     if not residual:  # dropped to exactly 0 half of the time, else doubled

@@ -172,13 +172,13 @@ class Draft:
                 self.log_other, self.beta = np.log(floored), share
 
     def add_table(self, scope: list[int], q: Floats, target: Floats) -> Placed:
-        """A table q(x | scope), ``[*cards of scope, card]`` up to a factor for each row, with its target."""
+        """A table q(x | scope), ``[*cards of scope, card]`` up to a factor for each row, with its target, which may lack axes of it."""
         card = q.shape[-1]
         padded, rows = power_of_two(card), q.size // card
         begin, end = self.used, self.used + rows * padded
         assert end <= self.frame.capacity
         for array, values in ((self.prob, q), (self.target, target)):
-            array[begin:end].reshape(rows, padded)[:, :card] = values.reshape(rows, card)
+            array[begin:end].reshape(*q.shape[:-1], padded)[..., :card] = values
         self.added.append((begin, end, padded))
         self.used = end
         return Placed(begin, scope, strides_of(list(q.shape[:-1]), padded), padded)

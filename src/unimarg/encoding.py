@@ -11,7 +11,7 @@ of which hard evidence is the one-hot case. What is hidden never reaches the enc
 
 from __future__ import annotations
 
-from typing import Literal, TypeAlias, get_args
+from typing import Any, Literal, TypeAlias, get_args
 
 import jax
 import jax.numpy as jnp
@@ -31,7 +31,13 @@ def inputs(ragged: Ragged, beliefs: bool) -> int:
 
 
 def encode(
-    encoding: Encoding, known: jax.Array, values: Parts, ragged: Ragged, priors: jax.Array, beliefs: jax.Array | None = None
+    encoding: Encoding,
+    known: jax.Array,
+    values: Parts,
+    ragged: Ragged,
+    priors: jax.Array,
+    beliefs: jax.Array | None = None,
+    dtype: Any = jnp.float32,
 ) -> jax.Array:
     """``[samples, inputs]`` from ``known [samples, nodes]`` (bool) and values ``[samples, nodes, K]``.
 
@@ -45,7 +51,7 @@ def encode(
         slots.append(shown.reshape(*shown.shape[:-2], -1))
     # one concatenation and none inside another: XLA has been seen to get nested ones wrong (jax issue 40588)
     extra = [] if beliefs is None else [BELIEF_SCALE * beliefs]
-    return jnp.concatenate([known.astype(priors.dtype), *slots, *extra], axis=-1)
+    return jnp.concatenate([a.astype(dtype) for a in (known, *slots, *extra)], axis=-1)
 
 
 def one_hot(states: jax.Array, ragged: Ragged) -> Parts:

@@ -34,7 +34,7 @@ from unimarg.propagation import Propagation
 from unimarg.ragged import Parts, Ragged, take_rows
 from unimarg.student import Student, batch_rows
 from unimarg.teacher import Teacher
-from unimarg.trunk import Trunk
+from unimarg.trunk import Trunk, dropout_noise, halved
 
 LABEL_ENTRIES = 1 << 31  # of all cliques and rows that a GPU labels at once: 8 GB, several times
 MASKS, CHANNELS, DROPOUT = range(1, 4)  # streams of random numbers beside the samples' own
@@ -108,7 +108,7 @@ class Batch(NamedTuple):
     values: Parts  # [samples, nodes, K]: the evidence
     certain: jax.Array  # bool [samples, nodes]: hard evidence
     states: jax.Array  # [nodes, samples]
-    samples: jax.Array  # uint32 [samples]: their numbers
+    noise: jax.Array | None  # uint8 [samples, units], for dropout
     beliefs: dict[str, jax.Array]  # [samples, slots]: logits for each head to start from, if not the prior's
     tables: Parts  # [samples, nodes, K]: log P(x_i = k | pa_i), for a message head or a student; else empty
 
@@ -189,19 +189,23 @@ def run_steps(plan: Plan, given: Given, state: State) -> tuple[State, jax.Array]
 
     count = jnp.clip(given.steps - state.step, 0, plan.steps_per_call)
 
-    def step(i: jax.Array, carried: tuple[State, jax.Array]) -> tuple[State, jax.Array]:
-        state, losses = carried
+    def step(i: jax.Array, carried: tuple[State, jax.Array, Any]) -> tuple[State, jax.Array, Any]:
+        state, losses, halves = carried
         batch = jax.tree.map(lambda a: lax.dynamic_index_in_dim(a, i, 0, keepdims=False), learnt_from)
-        (value, view), gradient = jax.value_and_grad(loss, has_aux=True)(state.trunk.weights, plan, given, batch)
+        weights = halves if plan.half else state.trunk.weights
+        (value, view), gradient = jax.value_and_grad(loss, has_aux=True)(weights, plan, given, batch)
+        gradient = jax.tree.map(lambda g: g.astype(jnp.float32), gradient)
         trunk, student = learn(plan.recipe, given, state.step, state.trunk, gradient), state.student
         if student is not None:
             own, gradient = jax.value_and_grad(student_loss)(student.weights, plan, given, view, batch.states)
             value, student = value + own, learn(plan.recipe, given, state.step, student, gradient)
-        new = State(state.step + 1, trunk, student), losses.at[i].set(value)
+        new = State(state.step + 1, trunk, student), losses.at[i].set(value), halved(trunk.weights) if plan.half else None
         return jax.tree.map(lambda now, before: jnp.where(i < count, now, before), new, carried)
 
     # A fixed number of turns, of which those beyond the run's end change nothing: a GPU would stop at each to ask whether it is the last.
-    return lax.fori_loop(0, plan.steps_per_call if plan.half else count, step, (state, jnp.zeros(plan.steps_per_call)))
+    # The weights' halves are written by the update, which has them at hand, and not made by every product.
+    begin = state, jnp.zeros(plan.steps_per_call), halved(state.trunk.weights) if plan.half else None
+    return lax.fori_loop(0, plan.steps_per_call if plan.half else count, step, begin)[:2]
 
 
 def learn(recipe: Recipe, given: Given, step: jax.Array, learner: Learner, gradient: Any) -> Learner:
@@ -245,7 +249,8 @@ def labelled(
     log_p = log_conditionals_of(plan.layout, given.arrays, states)  # left out by the compiler where nothing needs it
     beliefs = {} if plan.propagation is None else plan.propagation.logits(known, values, plan.half)
     beliefs = {head: part for head, part in beliefs.items() if head in plan.recipe.architecture.heads}
-    encoded = encode(plan.recipe.encoding, known, values, ragged, given.priors, beliefs.get("marginal"))
+    kind = jnp.bfloat16 if plan.half else jnp.float32  # as the first product takes it
+    encoded = encode(plan.recipe.encoding, known, values, ragged, given.priors, beliefs.get("marginal"), kind)
     if marginals is not None:
         labels = by_group(ragged, marginals)
     elif plan.soft:
@@ -253,7 +258,8 @@ def labelled(
     else:
         labels = one_hot(ragged.rows(states), ragged)
     tables = grouped(log_p, ragged) if plan.tabled else []
-    return Batch(encoded, labels, known, values, certain, states, samples, beliefs, tables)
+    noise = dropout_noise(stream(given.key, DROPOUT), samples, plan.recipe.architecture)
+    return Batch(encoded, labels, known, values, certain, states, noise, beliefs, tables)
 
 
 def soft_labels(
@@ -270,10 +276,7 @@ def soft_labels(
 def loss(trunk: Trunk, plan: Plan, given: Given, batch: Batch) -> tuple[jax.Array, View]:
     """Mean over samples and counted nodes of the negative log probability, summed over the heads; and what was seen."""
     ragged, recipe = plan.ragged, plan.recipe
-    key = None
-    if recipe.architecture.dropout:
-        key = jnp.stack(threefry(stream(given.key, DROPOUT), batch.samples[0], jnp.uint32(0)))
-    features = trunk.features(batch.inputs, plan.half, key)
+    features = trunk.features(batch.inputs, plan.half, batch.noise)
     logits = trunk.logits(features, batch.beliefs or {"marginal": given.prior_logits}, plan.half)
     counted = jnp.ones_like(batch.certain) if recipe.observed_loss else ~batch.certain
     total = _cross_entropy(ragged.log_softmax(logits["marginal"]), batch.labels, counted, ragged)

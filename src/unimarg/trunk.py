@@ -12,13 +12,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Real
+from typing import Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from unimarg.counter import Key, threefry
+from unimarg.counter import Key, words
 from unimarg.errors import UsageError, whole_number
 
 HEADS = ("marginal", "message")
@@ -49,6 +50,11 @@ class Architecture:
             raise UsageError(f"dropout must be from 0 up to but not including 1, not {self.dropout!r}")
         object.__setattr__(self, "dropout", float(self.dropout))
 
+    @property
+    def dropped(self) -> int:
+        """Of 256 units."""
+        return min(round(self.dropout * 256), 255)
+
 
 class Linear(eqx.Module):
     weight: jax.Array  # [in, out]
@@ -74,19 +80,25 @@ def half_dot(x: jax.Array, weight: jax.Array) -> jax.Array:
     return jnp.dot(x.astype(jnp.bfloat16), weight.astype(jnp.bfloat16), preferred_element_type=jnp.float32)
 
 
-def _half_dot_forward(x: jax.Array, weight: jax.Array) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
+def _half_dot_forward(x: jax.Array, weight: jax.Array) -> tuple[jax.Array, tuple[jax.Array, ...]]:
+    kinds = (jnp.zeros(0, a.dtype) for a in (x, weight))
     x, weight = x.astype(jnp.bfloat16), weight.astype(jnp.bfloat16)
-    return half_dot(x, weight), (x, weight)
+    return half_dot(x, weight), (x, weight, *kinds)
 
 
-def _half_dot_backward(saved: tuple[jax.Array, jax.Array], gradient: jax.Array) -> tuple[jax.Array, jax.Array]:
-    x, weight = saved
+def _half_dot_backward(saved: tuple[jax.Array, ...], gradient: jax.Array) -> tuple[jax.Array, jax.Array]:
+    x, weight, like_x, like_weight = saved
     gradient = gradient.astype(jnp.bfloat16)
-    to_x = jnp.dot(gradient, weight.T, preferred_element_type=jnp.float32)
-    return to_x, jnp.dot(x.T, gradient, preferred_element_type=jnp.float32)
+    to_x = jnp.dot(gradient, weight.T, preferred_element_type=like_x.dtype)
+    return to_x, jnp.dot(x.T, gradient, preferred_element_type=like_weight.dtype)
 
 
 half_dot.defvjp(_half_dot_forward, _half_dot_backward)
+
+
+def halved(weights: Any) -> Any:
+    """The matrices among the weights as the products take them."""
+    return jax.tree.map(lambda w: w.astype(jnp.bfloat16) if w.ndim > 1 else w, weights)
 
 
 class Norm(eqx.Module):
@@ -103,6 +115,15 @@ class Norm(eqx.Module):
         mean = x.mean(axis=-1, keepdims=True)
         variance = jnp.square(x - mean).mean(axis=-1, keepdims=True)
         return (x - mean) * jax.lax.rsqrt(variance + 1e-6) * self.scale + self.shift
+
+
+def dropout_noise(key: Key, samples: jax.Array, architecture: Architecture) -> jax.Array | None:
+    """A random byte for each sample, by its number, and unit of each layer, ``[samples, units]``; None without dropout."""
+    if not architecture.dropped:
+        return None
+    units = sum(architecture.hidden)
+    drawn = jnp.stack(words(key, samples, jnp.arange(-(-units // 8), dtype=jnp.uint32)))  # 64 bits for eight units
+    return jax.lax.bitcast_convert_type(drawn.transpose(2, 1, 0), jnp.uint8).reshape(len(samples), -1)[:, :units]
 
 
 class Trunk(eqx.Module):
@@ -131,31 +152,28 @@ class Trunk(eqx.Module):
         scale = 0.0 if architecture.from_prior else 1.0
         return cls(layers, norms, Linear.make(rng, hidden[-1], len(architecture.heads) * slots, scale), architecture)
 
-    def features(self, x: jax.Array, half: bool = False, key: Key | None = None) -> jax.Array:
-        """The last hidden layer, ``[samples, width]``; ``key`` switches dropout on."""
+    def features(self, x: jax.Array, half: bool = False, noise: jax.Array | None = None) -> jax.Array:
+        """The last hidden layer, ``[samples, width]``; with ``dropout_noise`` units are dropped."""
         if not self.architecture.residual:
             for i, layer in enumerate(self.layers):
                 x = jax.nn.relu(layer(x, half))
-                x = self._dropout(x, key, i)
+                x = self._dropout(x, noise, i)
             return x
         h = self.layers[0](x, half)
         for i, norm in enumerate(self.norms[:-1]):
             inner = jax.nn.relu(self.layers[2 * i + 1](norm(h), half))
-            h = h + self.layers[2 * i + 2](self._dropout(inner, key, i), half)
+            h = h + self.layers[2 * i + 2](self._dropout(inner, noise, i), half)
         return self.norms[-1](h)
 
-    def _dropout(self, x: jax.Array, key: Key | None, layer: int) -> jax.Array:
-        rate = self.architecture.dropout
-        if key is None or rate == 0:
+    def _dropout(self, x: jax.Array, noise: jax.Array | None, layer: int) -> jax.Array:
+        if noise is None:
             return x
-        rows, units = (jnp.arange(k, dtype=jnp.uint32) for k in (x.shape[0], -(-x.shape[1] // 4)))
-        drawn = threefry(key, rows[:, None], units + np.uint32(layer * (MAX_WIDTH // 4)))  # 64 bits, for four units
-        bits = jnp.concatenate([half for word in drawn for half in (word & 0xFFFF, word >> 16)], axis=1)[:, : x.shape[1]]
-        return jnp.where(bits >= round(rate * 65536), x / (1 - rate), 0)
+        dropped, begin = self.architecture.dropped, sum(self.architecture.hidden[:layer])
+        return jnp.where(noise[:, begin : begin + x.shape[1]] >= dropped, x * (256 / (256 - dropped)), 0)
 
-    def __call__(self, x: jax.Array, start: Mapping[str, jax.Array], half: bool = False, key: Key | None = None) -> dict[str, jax.Array]:
+    def __call__(self, x: jax.Array, start: Mapping[str, jax.Array], half: bool = False) -> dict[str, jax.Array]:
         """Logits ``[samples, slots]`` of each head."""
-        return self.logits(self.features(x, half, key), start, half)
+        return self.logits(self.features(x, half), start, half)
 
     def logits(self, features: jax.Array, start: Mapping[str, jax.Array], half: bool = False) -> dict[str, jax.Array]:
         """What the heads make of ``features``."""

@@ -35,6 +35,7 @@ LARGEST = 1 << 12  # entries of a table
 FEW_PARENTS = 2  # a noisy-max with no more of them unobserved stays a table
 EXPECTED = 3.0  # nodes of a sample that are drawn from t_v / Z, among those that heard of averages
 DEFENCE = 0.05, 0.25  # the least and the most of its share in a conditional
+DIGITS = 12  # of what variables say that count
 TINY = 1e-300
 
 
@@ -152,7 +153,7 @@ class _Sweep:
 
     def _variable(self, v: int, own: Factor) -> None:
         union, factors = self._fit(v, own, self.largest)
-        target = np.broadcast_to(align(own, union), [self.cards[u] for u in union])
+        target = align(own, union)
         product = target
         for f in factors:
             product = product * align(f, union)
@@ -269,34 +270,39 @@ class _Sweep:
         return tuple(sorted(union, key=self.position.__getitem__)), out
 
     def _most_telling(self, f: Factor, union: set[int], room: int) -> set[int]:
-        """The variables of f that may join: those whose states change it most come first."""
+        """The variables of f that may join: those that say most come first, of the others those drawn last."""
         size = math.prod(self.cards[u] for u in union)
         kept = {u for u in f.scope if u in union}
-        others = [u for u in f.scope if u not in union]
-        if math.prod(self.cards[u] for u in others) * size > room:
-            effect = self._effects(f)
-            others.sort(key=lambda u: -effect[u])
+        others = [u for u in reversed(f.scope) if u not in union]
+        if len(others) > 1 and math.prod(self.cards[u] for u in others) * size > room:
+            told = self._told(f)
+            others.sort(key=lambda u: -round(told[u], DIGITS))
         for u in others:
             if size * self.cards[u] <= room and len(union) + len(kept) <= self.frame.most_contexts:
                 size *= self.cards[u]
                 kept.add(u)
         return kept
 
-    def _effects(self, f: Factor) -> dict[int, float]:
-        """For each variable of f, how much f varies over its states, the others averaged: the mean square over the squared mean."""
-        weights = [self.weights[u] for u in f.scope]
+    def _told(self, f: Factor) -> dict[int, float]:
+        """How much each variable of f says of the last one, for which f is meant: their mutual information, all weighted as in averages.
+
+        What f says of a variable alone is passed on by its rest.
+        """
+        *weights, last = [self.weights[u] for u in f.scope]
         after = [np.ones(1)]  # the joint weights of those behind each variable
         for p in weights[:0:-1]:
             after.append(np.outer(p, after[-1]).ravel())
-        left, shares = f.values, []  # those before it summed out
+        left = np.moveaxis(f.values, -1, 0).reshape(len(last), -1) * last[:, None]  # those before the variable summed out
+        shares = []
         for p in weights:
-            left = left.reshape(len(p), -1)
-            shares.append(p * (left @ after.pop()))
+            left = left.reshape(len(last), len(p), -1)
+            shares.append((left @ after.pop()) * p)
             left = p @ left
         total = max(float(shares[-1].sum()), TINY)
-        starts = np.cumsum([0, *map(len, weights[:-1])])
-        squares = (np.concatenate(shares) / total) ** 2 / np.maximum(np.concatenate(weights), TINY)
-        return dict(zip(f.scope, np.add.reduceat(squares, starts).tolist(), strict=True))
+        joint = np.maximum(np.concatenate(shares, axis=1) / total, TINY)
+        apart = over_states(shares[-1] / total)[:, None] * joint.sum(axis=0)
+        told = (joint * np.log(joint / np.maximum(apart, TINY))).sum(axis=0)
+        return dict(zip(f.scope, np.add.reduceat(told, np.cumsum([0, *map(len, weights[:-1])])).tolist(), strict=False))
 
     def _split(self, v: int, f: Factor, union: set[int]) -> tuple[Factor, Factor]:
         """f(x_v, S) as g(x_v, S in union) h(S): each an average, h relative to what g says of the variables they share.
