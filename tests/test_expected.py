@@ -37,6 +37,8 @@ def test_lambda_is_the_probability_of_what_lies_below(noisy, evidence):
         k = int(net.cards[i])
         if i not in query.evidence.virtual:  # whose own finding is in its prior
             np.testing.assert_allclose(prior[i, :k], um.exact(net, above).probabilities[i], rtol=1e-9)
+        if query.below[i]:
+            assert heard[i, :k].max() == pytest.approx(1)
         posterior = prior[i, :k] * heard[i, :k]
         np.testing.assert_allclose(posterior / posterior.sum(), um.exact(net, evidence).probabilities[i], rtol=1e-9)
         tempered = prior[i, :k] * heard[i, :k] ** POWER

@@ -294,3 +294,28 @@ def test_what_no_sample_showed_has_an_error():
     assert found["x"]["yes"] == 0
     assert found.error("x")["yes"] == pytest.approx(zero_count_error(found.ess))
     assert zero_count_error(1000) == pytest.approx(0.0007, rel=0.02)
+
+
+@pytest.mark.parametrize("method", ["prior", "lookahead"])
+def test_nodes_of_a_single_state(method):
+    single, pair = ("x",), ("no", "yes")
+    roots = [Variable(f"r{i}", pair) for i in range(9)]
+    names = [r.name for r in roots]
+    net = Network(
+        [Variable("first", pair), *roots, Variable("one", single), Variable("leaf", pair), Variable("seen", pair)],
+        {"one": names, "leaf": ["one", "first"], "seen": ["r0"]},
+        {
+            "first": [0.0, 1.0],
+            **{name: [0.7, 0.3] for name in names},
+            "one": um.NoisyMax([1.0], [[[1.0], [1.0]]] * 9),
+            "leaf": [[[0.6, 0.4], [0.2, 0.8]]],
+            "seen": [[0.9, 0.1], [0.3, 0.7]],
+        },
+    )
+    found = um.infer(net, {"seen": "yes"}, method=method, samples=1 << 13)
+    exact = um.exact(net, {"seen": "yes"})
+    assert found["one"] == {"x": 1.0}
+    assert found["leaf"]["yes"] == pytest.approx(0.8, abs=1e-6)
+    assert abs(found["r0"]["yes"] - exact["r0"]["yes"]) < 5 * found.error("r0")["yes"]
+    alone = Network([Variable("a", single), Variable("b", single)], {"b": ["a"]}, {"a": [1.0], "b": [[1.0]]})
+    assert um.infer(alone, {"b": "x"}, method=method)["a"] == {"x": 1.0}

@@ -83,6 +83,7 @@ class Frame:
         members = np.flatnonzero(self.large)
         self.noisy_number = np.zeros(len(net), dtype=np.int64)
         self.noisy_number[members] = np.arange(len(members))
+        self.noisy_rows = row_ranges(np.maximum(net.cards[members] - 1, 1))  # of their states without the first, one after another
         self.blocks, self.noisy_card, self.arcs = None, 2, Arcs.none(len(net))
         if len(members):
             self.noisy_card = int(max(2, *net.cards[members]))
@@ -92,8 +93,7 @@ class Frame:
             self.arcs = Arcs.make(net, members, self.blocks)
         # a hidden noisy-max, or a parent of one, that may have findings below
         above = np.array([len(c) > 0 for c in net.children]) & (self.large | (np.diff(self.arcs.first) > 0)) & (net.cards <= MOST_STATES)
-        states = np.where(above, net.cards - 1, 0)
-        self.formula = np.stack([np.cumsum(states) - states, np.cumsum(states)], axis=1)  # from and to in Origin.formula
+        self.formula = row_ranges(np.where(above, net.cards - 1, 0))  # in Origin.formula
         self.links = min(MOST_LINKS, sum(len(pa) for pa, m in zip(net.parents, net.mechanisms, strict=True) if isinstance(m, NoisyMax)))
 
     @cached_property
@@ -193,6 +193,12 @@ class Causes(NamedTuple):
         most = max(len(f) for f in factors)
         log_effect = np.stack([np.pad(f, ((0, most - len(f)), (0, 0))) for f in factors])
         return cls(np.array(net.parents[i]), leak, log_effect, np.exp(log_effect))
+
+
+def row_ranges(lengths: Ints) -> Ints:
+    """From and to of each, one after another, ``[n, 2]``."""
+    ends = np.cumsum(lengths)
+    return np.stack([ends - lengths, ends], axis=1)
 
 
 def strides_of(cards: list[int], inner: int) -> list[int]:

@@ -145,7 +145,7 @@ def chunk_size(frame: Frame) -> int:
     if jax.default_backend() == "cpu":
         return CHUNK
     shape = frame.shape
-    a_sample = shape.nodes * (np.dtype(shape.dtype).itemsize + 4) + 4 * int((frame.net.cards - 1)[frame.large].sum())
+    a_sample = shape.nodes * (np.dtype(shape.dtype).itemsize + 4) + 4 * int(np.diff(frame.noisy_rows).sum())
     a_sample += 4 * (shape.formulas + shape.formula_states)
     return min(CHUNK_ACCELERATED, 1 << int(math.log2(max(CHUNK_BYTES // a_sample, 1 << 10))))
 

@@ -22,10 +22,10 @@ from unimarg.compiled import ONE_CORE, p_of_steps
 from unimarg.conditionals import BY_FORMULA, BY_ROW, DRAWN, NOISY_MEAN, TABLE_MEAN, Conditionals, Mean
 from unimarg.frame import Shape
 from unimarg.layout import NoisyBlocks
-from unimarg.walk import Origin, noisy_steps_of, table_entries
+from unimarg.walk import Origin, few_sizes, noisy_steps_of, size_of, table_entries
 
 SUMS = 8  # of a node's state
-FIRST, CENTRES = 64, 2.0**20  # samples that the centre c is the mean of; its fractions, so that 1 - c is exact too
+FIRST, CENTRES = 64, 2.0**20  # samples whose mean the centre c is, rounded; its fractions, so that 1 - c is exact too
 assert (DRAWN, BY_ROW, BY_FORMULA, TABLE_MEAN, NOISY_MEAN) == (0, 1, 2, 3, 4)  # the order of the branches below
 
 
@@ -71,10 +71,10 @@ def _weighted_sums(
         tables = [partial(kind, samples, mean, shape.card, by) for by in (_by_state, _of_two) for kind in (*kinds, _table_mean)]
         which = mean.kind + jnp.where(mean.card == 2, len(tables) // 2, 0)
         branches = tables
-        if noisy is not None:  # most have two or three states
-            cards = sorted({2, min(3, noisy.leak.shape[-1] + 1), noisy.leak.shape[-1] + 1})
-            branches = tables + [partial(_noisy_mean, samples, mean, shape.card, of=card) for card in cards]
-            which = jnp.where(mean.kind == NOISY_MEAN, len(tables) + jnp.minimum(mean.card - 2, len(cards) - 1), which)
+        if noisy is not None:
+            sizes = few_sizes(noisy.leak.shape[-1] + 1)
+            branches = tables + [partial(_noisy_mean, samples, mean, shape.card, of=size) for size in sizes]
+            which = jnp.where(mean.kind == NOISY_MEAN, len(tables) + size_of(mean.card, sizes), which)
         return lax.dynamic_update_index_in_dim(out, lax.switch(which, branches), mean.node, 0)
 
     return top, w.sum(), (w * w).sum(), lax.fori_loop(0, estimated, node, jnp.zeros((shape.nodes, shape.card, SUMS)))
@@ -164,4 +164,4 @@ def _of_indicator(w: jax.Array, f: jax.Array, control: jax.Array | None = None) 
 def _both(sums: jax.Array, card: int) -> jax.Array:
     """The sums of both states of a binary node from those of the second: the first's g and D are minus those."""
     sign = jnp.array([-1.0, -1.0, 1.0, -1.0, -1.0, 1.0, -1.0, 1.0])
-    return jnp.pad(jnp.stack([sums * sign + jnp.zeros(SUMS).at[3].set(1.0), sums]), ((0, card - 2), (0, 0)))
+    return jnp.pad(jnp.stack([sums * sign + jnp.zeros(SUMS).at[3].set(1.0), sums]), ((0, max(card - 2, 0)), (0, 0)))[:card]

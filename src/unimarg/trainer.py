@@ -149,9 +149,9 @@ class _Run:
         work = (6 * weights + 100 * (teacher.entries if teacher else 0)) * self.recipe.batch
         work += 100 * len(self.net) * self.ragged.largest * self.recipe.student * batch_rows(self.recipe.batch)
         seconds = work / (2e14 if accelerated else 5e10)
-        fits = (CALL_SHARE * device_bytes() if accelerated else CALL_BYTES) / (
-            32 * int(self.net.cards.sum())
-        )  # samples: eight arrays of floats
+        # samples: eight arrays of floats, and a byte for each unit that may be dropped
+        a_sample = 32 * int(self.net.cards.sum()) + (sum(architecture.hidden) if architecture.dropout else 0)
+        fits = (CALL_SHARE * device_bytes() if accelerated else CALL_BYTES) / a_sample
         most = min(CALL_SECONDS / seconds, min(self.compiled.chunk, fits) / self.recipe.batch, self.limits.steps or math.inf)
         return 1 << max(0, math.floor(math.log2(max(most, 1))))
 

@@ -28,7 +28,7 @@ MAX_WIDTH = 1 << 24
 
 @dataclass(frozen=True)
 class Architecture:
-    """``hidden`` are layer widths (plain) or block widths, all equal (residual)."""
+    """``hidden`` are layer widths (plain) or block widths, all equal (residual); ``dropout`` counts to 1/256."""
 
     hidden: tuple[int, ...]
     residual: bool = False
@@ -52,8 +52,8 @@ class Architecture:
 
     @property
     def dropped(self) -> int:
-        """Of 256 units."""
-        return min(round(self.dropout * 256), 255)
+        """Of 256 units: a random byte decides."""
+        return min(max(round(self.dropout * 256), int(self.dropout > 0)), 255)
 
 
 class Linear(eqx.Module):
@@ -76,7 +76,10 @@ class Linear(eqx.Module):
 
 @jax.custom_vjp
 def half_dot(x: jax.Array, weight: jax.Array) -> jax.Array:
-    """x @ weight by bfloat16 products; so are those of its gradient, which otherwise would be of float32."""
+    """x @ weight by bfloat16 products; so are those of its gradient, which otherwise would be of float32.
+
+    Gradients have the types of x and weight.
+    """
     return jnp.dot(x.astype(jnp.bfloat16), weight.astype(jnp.bfloat16), preferred_element_type=jnp.float32)
 
 

@@ -12,8 +12,9 @@ is summed node by node, and is exactly 0 where q = P. A node's conditional is on
     NOISY         a noisy-max too large for a table: q = (1 - beta) t f exp(lambda) D / Z + beta u, with f a table or 1
     PLAIN_*       P(x_i | pa_i) itself: nothing to weigh
 
-D is what hidden noisy-max children say. For each such child c the sums of log P(X_c <= k | parents) are kept, with what parents not
-yet drawn contribute in expectation; D(s) = prod_c sum_k b_ck P(X_c = k | x_i = s, drawn, expected), b_c what lies below c.
+D is what hidden noisy-max children say, no less than exp(LEAST) of what they say of the likeliest state. For each such child c the
+sums of log P(X_c <= k | parents) are kept, with what parents not yet drawn contribute in expectation;
+D(s) = prod_c sum_k b_ck P(X_c = k | x_i = s, drawn, expected), b_c what lies below c.
 
 A step may also draw a part of a node: an observed noisy-max as a chain of maxima over its parents (see ``proposals.lookahead``),
 each link overwriting the one before.
@@ -47,7 +48,7 @@ from unimarg.frame import CONTEXTS, Shape
 from unimarg.layout import NoisyBlocks
 
 assert (PLAIN_TABLE, TABLE, PLAIN_NOISY, NOISY, TILTED) == (0, 1, 2, 3, 4)  # the order of the branches below
-LEAST = -60.0  # of log D, relative to the largest: even times the smallest probability of a table it is a number
+LEAST = -60.0  # of log D, relative to the largest: times the smallest probability of a table it is still a number
 
 
 class Origin(NamedTuple):
@@ -84,9 +85,7 @@ def _walk(shape: Shape, given: Conditionals, key: Key, first: jax.Array, n: int,
         here = Here(given, now, states, sums, partial(words, key, samples, (now.number.astype(jnp.uint32) + first[1])[None]))
         if forced is not None:
             here = here._replace(fixed=lax.dynamic_index_in_dim(forced, t, 0, keepdims=False).astype(jnp.int32))
-        any_card, binary = _branches(given, None), _branches(given, 2)
-        which = now.mode + jnp.where(now.card == 2, len(any_card), 0)
-        new, gain, row, q = lax.switch(which, [lambda b=b: _same_shape(b(here), shape.formula_states) for b in any_card + binary])
+        new, gain, row, q = _step(here, shape.formula_states)
         states = lax.dynamic_update_slice(states, new.astype(shape.dtype)[None], (now.node, 0))
         if kept is not None:
             kept = lax.dynamic_update_slice(kept, new.astype(shape.dtype)[None], (t, 0))
@@ -119,14 +118,47 @@ class Here(NamedTuple):
 Drawing = tuple[jax.Array, jax.Array, jax.Array | None, list[jax.Array]]
 
 
-def _branches(given: Conditionals, card: int | None) -> list[Callable[[Here], Drawing]]:
-    """By mode, for nodes of so many states, or of any number."""
-    tables: list[Callable[[Here], Drawing]] = [partial(_plain_table, binary=card == 2), partial(_table, binary=card == 2)]
-    if given.noisy is None:
-        return tables
-    own = card or given.noisy.leak.shape[-1] + 1
-    parent = card or (own if given.edges is None else given.edges.effect.shape[1])
-    return [*tables, partial(_plain_noisy, card=own), partial(_noisy, card=own), partial(_tilted, card=parent)]
+def _step(here: Here, kept: int) -> tuple[jax.Array, ...]:
+    """By its mode and number of states: binary nodes have programs of their own, and those of noisy-max nodes also such with three."""
+    mode, card = here.now.mode, here.now.card
+    branches = [partial(draw, here, binary) for binary in (False, True) for draw in (_plain_table, _table)]
+    which = mode + jnp.where(card == 2, 2, 0)
+    if here.given.noisy is not None:
+        sizes = few_sizes(here.given.noisy.leak.shape[-1] + 1)
+        which = jnp.where(mode == PLAIN_NOISY, len(branches) + size_of(card, sizes), which)
+        branches += [partial(_plain_noisy, here, size) for size in sizes]
+        which = jnp.where(mode > PLAIN_NOISY, len(branches), which)
+        branches += [partial(_by_formula, here, sizes)]
+    return lax.switch(which, [lambda b=b: _same_shape(b(), kept) for b in branches])
+
+
+def few_sizes(most: int) -> list[int]:
+    """Numbers of states that have programs of their own: most nodes have two or three."""
+    return sorted({2, min(3, max(most, 2)), max(most, 2)})
+
+
+def size_of(card: jax.Array, sizes: list[int]) -> jax.Array:
+    """Which of ``few_sizes`` is for a node of so many states; one of a single state lacks the second."""
+    return jnp.clip(card - 2, 0, len(sizes) - 1)
+
+
+def _by_formula(here: Here, sizes: list[int]) -> Drawing:
+    """What hidden noisy-max children say is one program, for either mode."""
+    mode, card, edges = here.now.mode, here.now.card, here.given.edges
+    say, most = jnp.zeros((sizes[-1], *here.states.shape[1:])), sizes[-1]
+    which, branches = size_of(card, sizes), [partial(_noisy, here, size) for size in sizes]
+    if edges is not None:
+        parents = few_sizes(edges.effect.shape[1])
+        most = max(most, parents[-1])
+        say = lax.switch(size_of(card, parents), [lambda s=s: _padded(_children_say(here, s), most) for s in parents])
+        which = jnp.where(mode == TILTED, len(branches) + size_of(card, parents), which)
+        branches += [partial(_tilted, here, size) for size in parents]
+    state, gain, q = lax.switch(which, [lambda b=b: (*(drawn := b(say))[:2], _padded(drawn[3], most)) for b in branches])
+    return state, gain, None, list(q)
+
+
+def _padded(parts: list[jax.Array], most: int) -> jax.Array:
+    return jnp.stack([*parts, *[jnp.zeros(parts[0].shape)] * (most - len(parts))])
 
 
 def _same_shape(drawing: Drawing, states: int) -> tuple[jax.Array, ...]:
@@ -152,7 +184,7 @@ def _plain_table(here: Here, binary: bool) -> Drawing:
 
 def _table(here: Here, binary: bool) -> Drawing:
     row = table_entries(here.now, here.states)
-    state = lax.optimization_barrier(_invert(here, row, binary))
+    state = lax.optimization_barrier(_invert(here, row, binary))  # or it is computed again for the gain
     return state, here.given.log_ratio.at[row + state].get(mode="promise_in_bounds"), row, []
 
 
@@ -162,13 +194,13 @@ def _plain_noisy(here: Here, card: int) -> Drawing:
     return state, jnp.zeros(state.shape), None, []
 
 
-def _noisy(here: Here, card: int) -> Drawing:
+def _noisy(here: Here, card: int, say: jax.Array) -> Drawing:
     now = here.now
     target = [p + now.log_likelihood[k] for k, p in enumerate(_log_p_noisy(here.given, now, here.states, card))]
     log_a = [t + now.tilt[k] for k, t in enumerate(target)]
     if here.sums is not None:
-        table, say = _row(here, table_entries(now, here.states), card), _children_say(here, card)
-        log_a = [a + jnp.where(now.half > 0, jnp.log(t), 0) + d for a, t, d in zip(log_a, table, say, strict=True)]
+        table = _row(here, table_entries(now, here.states), card)
+        log_a = [a + jnp.where(now.half > 0, jnp.log(t), 0) + say[k] for k, (a, t) in enumerate(zip(log_a, table, strict=True))]
     total = _logsumexp(log_a)
     log_q = [a - total for a in log_a]
     if now.log_other is not None:
@@ -192,18 +224,15 @@ def _mixed(now: Step, target: list[jax.Array], log_q: list[jax.Array]) -> list[j
     return [jnp.where(now.beta > 0, m, q) for m, q in zip(mixed, log_q, strict=True)]
 
 
-def _tilted(here: Here, card: int) -> Drawing:
-    if here.sums is None:
-        return _table(here, card == 2)
+def _tilted(here: Here, card: int, say: jax.Array) -> Drawing:
     base = table_entries(here.now, here.states)
-    say = _children_say(here, card)
-    top = _largest(say)
-    say = [jnp.maximum(d - top, LEAST) for d in say]
-    a = [p * jnp.exp(d) for p, d in zip(_row(here, base, card), say, strict=True)]
+    top = _largest(list(say[:card]))
+    relative = [jnp.maximum(say[k] - top, LEAST) for k in range(card)]
+    a = [p * jnp.exp(d) for p, d in zip(_row(here, base, card), relative, strict=True)]
     total = sum(a)
     q = [p / total for p in a]
     state = lax.optimization_barrier(_draw(here, q))
-    gain = here.given.log_ratio.at[base + state].get(mode="promise_in_bounds") + jnp.log(total) - _pick(say, state)
+    gain = here.given.log_ratio.at[base + state].get(mode="promise_in_bounds") + jnp.log(total) - _pick(relative, state)
     return state, gain, None, q
 
 

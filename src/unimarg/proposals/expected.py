@@ -69,21 +69,21 @@ def from_below(frame: Frame, query: Query, prior: Floats) -> Floats:
 
 
 def to_causes(frame: Frame, i: int, heard: Floats, prior: Floats) -> tuple[Ints, Floats]:
-    """What a large noisy-max says of each of its parents, the others at their prior: these, and ``[parents, the largest card]``."""
+    """What a large noisy-max says of each of its parents, the others at their prior: these, and ``[parents, the largest card]``.
+
+    It is 0 of states that a parent lacks.
+    """
     causes = frame.causes[i]
     each = _log_expected(causes, prior)
     with np.errstate(invalid="ignore"):
         others = np.where(np.isneginf(each), 0, each.sum(axis=0) - each)  # a parent that rules a state out cannot be taken out
-    return causes.parents, pmf_from_log_cdf(causes.leak + others[:, None] + causes.log_effect) @ heard
+    messages = pmf_from_log_cdf(causes.leak + others[:, None] + causes.log_effect) @ heard
+    return causes.parents, np.where(np.arange(messages.shape[1]) < frame.net.cards[causes.parents, None], messages, 0)
 
 
 def to_parents(frame: Frame, query: Query, i: int, heard: Floats, prior: Floats) -> Iterator[tuple[int, Floats]]:
-    """What node i, of which ``heard`` is known, says of each unobserved parent, the others at their prior."""
+    """What a table, of which ``heard`` is known, says of each unobserved parent, the others at their prior."""
     parents = frame.net.parents[i]
-    if frame.large[i]:
-        said = to_causes(frame, i, heard, prior)[1]
-        yield from ((p, message[: frame.net.cards[p]]) for p, message in zip(parents, said, strict=True) if not query.known[p])
-        return
     table = frame.expanded[i] @ heard
     weights = [prior[p, : frame.net.cards[p]] for p in parents]
     for axis, p in enumerate(parents):

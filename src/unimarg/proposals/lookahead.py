@@ -27,15 +27,15 @@ import numpy as np
 
 from unimarg.conditionals import Draft, Edges, Link, Query, normalised, over_states, pad_rows
 from unimarg.frame import Frame
+from unimarg.layout import running_sums
 from unimarg.mechanism import NoisyMax, pmf_from_log_cdf
 from unimarg.network import Floats, Ints
-from unimarg.proposals.expected import expected, to_parents
+from unimarg.proposals.expected import expected, to_causes
 
 LARGEST = 1 << 12  # entries of a table
 FEW_PARENTS = 2  # a noisy-max with no more of them unobserved stays a table
 EXPECTED = 3.0  # nodes of a sample that are drawn from t_v / Z, among those that heard of averages
 DEFENCE = 0.05, 0.25  # the least and the most of its share in a conditional
-DIGITS = 12  # of what variables say that count
 TINY = 1e-300
 
 
@@ -188,8 +188,10 @@ class _Sweep:
         """
         k = self.cards[i]
         if i in self.state:
-            for p, message in to_parents(self.frame, self.query, i, self.query.likelihood[i, :k], self.by_node):
-                self._send(Factor((p,), message))
+            parents, messages = to_causes(self.frame, i, self.query.likelihood[i, :k], self.by_node)
+            for p, message in zip(parents.tolist(), messages, strict=True):
+                if p not in self.state:
+                    self._send(Factor((p,), message[: self.cards[p]]))
             return
         union, messages = self._fit(i, Factor((i,), np.ones(k)), self.largest)
         f = np.ones([self.cards[u] for u in union])
@@ -248,9 +250,8 @@ class _Sweep:
         def padded(a: np.ndarray) -> jax.Array:
             return pad_rows(a, len(arcs.child))
 
-        steps = self.frame.net.cards[self.frame.large] - 1
-        start = self.start[np.arange(self.start.shape[1]) < steps[:, None]]
-        rows = np.stack([np.cumsum(steps) - steps, np.cumsum(steps)], axis=1)
+        rows = self.frame.noisy_rows
+        start = self.start[np.arange(self.start.shape[1]) < np.diff(rows)]
         per_node = (pad_rows(a, len(a)) for a in (self.below, start, rows))
         self.draft.edges = Edges(padded(arcs.child[self.hidden]), padded(arcs.effect[self.hidden]), padded(self.expected), *per_node)
 
@@ -270,39 +271,34 @@ class _Sweep:
         return tuple(sorted(union, key=self.position.__getitem__)), out
 
     def _most_telling(self, f: Factor, union: set[int], room: int) -> set[int]:
-        """The variables of f that may join: those that say most come first, of the others those drawn last."""
+        """The variables of f that may join: those whose states change it most come first."""
         size = math.prod(self.cards[u] for u in union)
         kept = {u for u in f.scope if u in union}
-        others = [u for u in reversed(f.scope) if u not in union]
+        others = [u for u in f.scope if u not in union]
         if len(others) > 1 and math.prod(self.cards[u] for u in others) * size > room:
-            told = self._told(f)
-            others.sort(key=lambda u: -round(told[u], DIGITS))
+            effect = self._effects(f)
+            others.sort(key=lambda u: -effect[u])
         for u in others:
             if size * self.cards[u] <= room and len(union) + len(kept) <= self.frame.most_contexts:
                 size *= self.cards[u]
                 kept.add(u)
         return kept
 
-    def _told(self, f: Factor) -> dict[int, float]:
-        """How much each variable of f says of the last one, for which f is meant: their mutual information, all weighted as in averages.
-
-        What f says of a variable alone is passed on by its rest.
-        """
-        *weights, last = [self.weights[u] for u in f.scope]
+    def _effects(self, f: Factor) -> dict[int, float]:
+        """For each variable of f, how much f varies over its states, the others averaged: the mean square over the squared mean."""
+        weights = [self.weights[u] for u in f.scope]
         after = [np.ones(1)]  # the joint weights of those behind each variable
         for p in weights[:0:-1]:
             after.append(np.outer(p, after[-1]).ravel())
-        left = np.moveaxis(f.values, -1, 0).reshape(len(last), -1) * last[:, None]  # those before the variable summed out
-        shares = []
+        left, shares = f.values, []  # those before it summed out
         for p in weights:
-            left = left.reshape(len(last), len(p), -1)
-            shares.append((left @ after.pop()) * p)
+            left = left.reshape(len(p), -1)
+            shares.append(p * (left @ after.pop()))
             left = p @ left
         total = max(float(shares[-1].sum()), TINY)
-        joint = np.maximum(np.concatenate(shares, axis=1) / total, TINY)
-        apart = over_states(shares[-1] / total)[:, None] * joint.sum(axis=0)
-        told = (joint * np.log(joint / np.maximum(apart, TINY))).sum(axis=0)
-        return dict(zip(f.scope, np.add.reduceat(told, np.cumsum([0, *map(len, weights[:-1])])).tolist(), strict=False))
+        starts = np.cumsum([0, *map(len, weights[:-1])])
+        squares = (np.concatenate(shares) / total) ** 2 / np.maximum(np.concatenate(weights), TINY)
+        return dict(zip(f.scope, np.add.reduceat(squares, starts).tolist(), strict=True))
 
     def _split(self, v: int, f: Factor, union: set[int]) -> tuple[Factor, Factor]:
         """f(x_v, S) as g(x_v, S in union) h(S): each an average, h relative to what g says of the variables they share.
@@ -349,7 +345,7 @@ def _link(effect: Floats, start: Floats | None) -> Floats:
 
 def _summed(steps: Floats) -> Floats:
     """log P(X <= k) from differences of one to the next, along the last axis; that of the last k is 0."""
-    return np.pad(np.cumsum(steps[..., ::-1], axis=-1)[..., ::-1], [(0, 0)] * (steps.ndim - 1) + [(0, 1)])
+    return np.pad(running_sums(steps[..., ::-1])[..., ::-1], [(0, 0)] * (steps.ndim - 1) + [(0, 1)])
 
 
 def align(f: Factor, union: tuple[int, ...]) -> Floats:
