@@ -1,5 +1,6 @@
 import contextlib
 import csv
+import gc
 import json
 import os
 import signal
@@ -12,6 +13,7 @@ import numpy as np
 import pytest
 
 import unimarg as um
+from unimarg import cli
 from unimarg.cli import main
 
 
@@ -184,6 +186,32 @@ def test_interrupted_sampling_leaves_nothing_behind(tmp_path, output):
     assert process.returncode not in (0, 2, -signal.SIGKILL)
     assert b"Traceback" not in err
     assert not list(tmp_path.iterdir())
+
+
+def test_an_interrupt_while_garbage_is_collected_is_not_lost(monkeypatch):
+    sent = []
+
+    def interrupted(*_: object) -> None:
+        if not sent:
+            sent.append(True)
+            signal.raise_signal(signal.SIGINT)
+
+    def work(_: object) -> None:
+        gc.callbacks.append(interrupted)
+        gc.collect()
+        time.sleep(20)
+
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        monkeypatch.setattr(cli, "app", work)
+        began = time.monotonic()
+        with pytest.raises(KeyboardInterrupt):
+            cli.main([])
+        assert time.monotonic() - began < 10
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    finally:
+        gc.callbacks.remove(interrupted)
+        signal.signal(signal.SIGINT, before)
 
 
 def test_a_reader_that_goes_away():

@@ -5,10 +5,15 @@ A user's mistake ends with one sentence on standard error and exit code 2, never
 
 from __future__ import annotations
 
+import gc
 import io
+import signal
 import sys
+import threading
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from types import FrameType
 
 from unimarg.cli import ask, inspect, judge, query, sample, score, serve, train  # noqa: F401  each adds its verbs
 from unimarg.cli.common import app
@@ -21,7 +26,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # a name that the terminal cannot show is no reason to fail
     try:
-        with warnings.catch_warnings():
+        with _interruptible(), warnings.catch_warnings():
             warnings.simplefilter("default", UserWarning)
             warnings.showwarning = _warn
             app(arguments)
@@ -32,6 +37,32 @@ def main(arguments: Sequence[str] | None = None) -> None:
         sys.exit(1)
     except OSError as e:
         _fail(f"{e.filename}: {e.strerror}" if e.filename else str(e))
+
+
+@contextmanager
+def _interruptible() -> Iterator[None]:
+    """Ctrl-C always ends a command, also where it comes while the garbage collector calls back."""
+    if threading.current_thread() is not threading.main_thread() or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+        yield
+        return
+    signal.signal(signal.SIGINT, _interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    """Python drops an exception that is raised in a callback of the garbage collector, of which JAX has one: then a moment later."""
+    callbacks = [getattr(call, "__code__", None) for call in gc.callbacks]
+    while frame is not None:
+        if frame.f_code in callbacks:
+            again = threading.Timer(0.01, signal.pthread_kill, (threading.main_thread().ident, number))
+            again.daemon = True
+            again.start()
+            return
+        frame = frame.f_back
+    raise KeyboardInterrupt
 
 
 def _warn(message: Warning | str, *_: object, **__: object) -> None:
