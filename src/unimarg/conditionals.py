@@ -18,7 +18,7 @@ import numpy as np
 
 from unimarg.evidence import Evidence
 from unimarg.frame import Frame, strides_of
-from unimarg.layout import NoisyBlocks, power_of_two, scaled_tails
+from unimarg.layout import NoisyBlocks, over_states, power_of_two, scaled_tails
 from unimarg.network import Floats, Ints, Network
 from unimarg.relevance import ancestors, has_observed_descendant
 
@@ -274,11 +274,6 @@ def normalised(q: Floats) -> Floats:
     """Rows that sum to 1; rows of zeros stay."""
     total = over_states(q)[..., None]
     return q / np.where(total > 0, total, 1)
-
-
-def over_states(q: Floats) -> Floats:
-    """The sum over the last axis, state by state: NumPy is slow along an axis that is short."""
-    return sum((q[..., k] for k in range(1, q.shape[-1])), q[..., 0])
 
 
 def _widen(values: Floats, width: int) -> Floats:

@@ -207,8 +207,13 @@ def _tables(net: Network, kinds: list[Kind], card: int, fine: bool, offset: dict
     return Tables(jnp.asarray(high.ravel()), jnp.asarray(low.ravel()[: low.size * fine]), jnp.asarray(log_p.ravel()))
 
 
+def over_states(p: Floats) -> Floats:
+    """The sum over the last axis, state by state: NumPy is slow along an axis that is short."""
+    return sum((p[..., k] for k in range(1, p.shape[-1])), p[..., 0])
+
+
 def running_sums(p: Floats) -> Floats:
-    """np.cumsum along the last axis, state by state: NumPy is slow along an axis that is short."""
+    """np.cumsum along the last axis, likewise."""
     out = p.copy()
     for k in range(1, p.shape[-1]):
         out[..., k] += out[..., k - 1]

@@ -128,8 +128,8 @@ def _step(here: Here, kept: int) -> tuple[jax.Array, ...]:
         which = jnp.where(mode == PLAIN_NOISY, len(branches) + size_of(card, sizes), which)
         branches += [partial(_plain_noisy, here, size) for size in sizes]
         which = jnp.where(mode > PLAIN_NOISY, len(branches), which)
-        branches += [partial(_by_formula, here, sizes)]
-    return lax.switch(which, [lambda b=b: _same_shape(b(), kept) for b in branches])
+    drawings = [lambda b=b: _same_shape(b(), kept) for b in branches]
+    return lax.switch(which, drawings if here.given.noisy is None else [*drawings, partial(_by_formula, here, kept)])
 
 
 def few_sizes(most: int) -> list[int]:
@@ -142,19 +142,19 @@ def size_of(card: jax.Array, sizes: list[int]) -> jax.Array:
     return jnp.clip(card - 2, 0, len(sizes) - 1)
 
 
-def _by_formula(here: Here, sizes: list[int]) -> Drawing:
+def _by_formula(here: Here, kept: int) -> tuple[jax.Array, ...]:
     """What hidden noisy-max children say is one program, for either mode."""
-    mode, card, edges = here.now.mode, here.now.card, here.given.edges
-    say, most = jnp.zeros((sizes[-1], *here.states.shape[1:])), sizes[-1]
+    card, noisy, edges = here.now.card, here.given.noisy, here.given.edges
+    assert noisy is not None
+    sizes, say = few_sizes(noisy.leak.shape[-1] + 1), None
     which, branches = size_of(card, sizes), [partial(_noisy, here, size) for size in sizes]
     if edges is not None:
         parents = few_sizes(edges.effect.shape[1])
-        most = max(most, parents[-1])
+        most = max(sizes[-1], parents[-1])
         say = lax.switch(size_of(card, parents), [lambda s=s: _padded(_children_say(here, s), most) for s in parents])
-        which = jnp.where(mode == TILTED, len(branches) + size_of(card, parents), which)
+        which = jnp.where(here.now.mode == TILTED, len(branches) + size_of(card, parents), which)
         branches += [partial(_tilted, here, size) for size in parents]
-    state, gain, q = lax.switch(which, [lambda b=b: (*(drawn := b(say))[:2], _padded(drawn[3], most)) for b in branches])
-    return state, gain, None, list(q)
+    return lax.switch(which, [lambda b=b: _same_shape(b(say), kept) for b in branches])
 
 
 def _padded(parts: list[jax.Array], most: int) -> jax.Array:
@@ -194,11 +194,11 @@ def _plain_noisy(here: Here, card: int) -> Drawing:
     return state, jnp.zeros(state.shape), None, []
 
 
-def _noisy(here: Here, card: int, say: jax.Array) -> Drawing:
+def _noisy(here: Here, card: int, say: jax.Array | None) -> Drawing:
     now = here.now
     target = [p + now.log_likelihood[k] for k, p in enumerate(_log_p_noisy(here.given, now, here.states, card))]
     log_a = [t + now.tilt[k] for k, t in enumerate(target)]
-    if here.sums is not None:
+    if say is not None:
         table = _row(here, table_entries(now, here.states), card)
         log_a = [a + jnp.where(now.half > 0, jnp.log(t), 0) + say[k] for k, (a, t) in enumerate(zip(log_a, table, strict=True))]
     total = _logsumexp(log_a)
@@ -224,7 +224,8 @@ def _mixed(now: Step, target: list[jax.Array], log_q: list[jax.Array]) -> list[j
     return [jnp.where(now.beta > 0, m, q) for m, q in zip(mixed, log_q, strict=True)]
 
 
-def _tilted(here: Here, card: int, say: jax.Array) -> Drawing:
+def _tilted(here: Here, card: int, say: jax.Array | None) -> Drawing:
+    assert say is not None
     base = table_entries(here.now, here.states)
     top = _largest(list(say[:card]))
     relative = [jnp.maximum(say[k] - top, LEAST) for k in range(card)]
@@ -345,9 +346,8 @@ def _children_say(here: Here, card: int) -> list[jax.Array]:
             z = [_z(rest, change[s], below) for s in range(card)]
             return tuple(d + jnp.log(z[s] / z[0]) for s, d in enumerate(say, 1))
 
-        most = change.shape[-1]
-        sizes = sorted({1, min(2, most), most})  # most children have two or three states
-        return lax.switch(jnp.minimum(end - begin, len(sizes)) - 1, [partial(of, size) for size in sizes])
+        sizes = few_sizes(change.shape[-1] + 1)
+        return lax.switch(size_of(end - begin + 1, sizes), [partial(of, size - 1) for size in sizes])
 
     nothing = jnp.zeros(sums.shape[-1])
     return [nothing, *lax.fori_loop(now.edges[0], now.edges[1], add, (nothing,) * (card - 1))]

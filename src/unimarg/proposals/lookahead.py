@@ -25,9 +25,9 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
-from unimarg.conditionals import Draft, Edges, Link, Query, normalised, over_states, pad_rows
+from unimarg.conditionals import Draft, Edges, Link, Query, normalised, pad_rows
 from unimarg.frame import Frame
-from unimarg.layout import running_sums
+from unimarg.layout import over_states, running_sums
 from unimarg.mechanism import NoisyMax, pmf_from_log_cdf
 from unimarg.network import Floats, Ints
 from unimarg.proposals.expected import expected, to_causes
