@@ -14,6 +14,7 @@ from models import ASIA, random_model
 from test_cli import run
 from unimarg import plots, terminal
 from unimarg.cli import main
+from unimarg.importance import FIRST_CHECK
 from unimarg.query import WITH_MODEL, WITHOUT_MODEL
 
 FINDINGS = ("-e", "dysp=yes", "-e", "xray=yes:0.9,no:0.2")
@@ -82,7 +83,7 @@ def test_options_reach_the_engine(capsys, model_file):
     assert "did best in a pilot" in json.loads(run(capsys, *arguments, "--beta", "fit")[1])["message"]
     to_target = json.loads(run(capsys, "query", "asia", *FINDINGS, "--method", "prior", "--target-error", "0.02", "--json")[1])
     assert max(max(e.values()) for e in to_target["std_errors"].values()) <= 0.02
-    assert to_target["samples"] == 8192  # at the first check
+    assert to_target["samples"] == FIRST_CHECK
     soon = json.loads(
         run(capsys, "query", "asia", *FINDINGS, "--method", "prior", "--samples", "100000000", "--seconds", "0.01", "--json")[1]
     )

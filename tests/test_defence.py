@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 import unimarg as um
-from unimarg.conditionals import Query
+from unimarg.conditionals import Draft, Query
 from unimarg.evidence import parse_evidence
-from unimarg.frame import frame_of
+from unimarg.frame import Frame, frame_of
 from unimarg.proposals import adaptive as adaptive_module
 from unimarg.proposals import lookahead as lookahead_module
 from unimarg.proposals.expected import expected
@@ -63,3 +63,47 @@ def test_a_message_that_is_cut_is_taken_by_its_mean_square_where_states_are_many
     weights = expected(frame_of(net), query)[1 - v, :states]
     own = (a, b)[v] * ((seen if v == 0 else seen.T) ** power @ weights) ** (1 / power)
     np.testing.assert_allclose(product / product.sum(), own / own.sum(), rtol=1e-9)
+
+
+@pytest.mark.parametrize("told", [0.0, 0.2])
+def test_what_says_next_to_nothing_is_not_passed_on(told):
+    """P(c = 1 | a, b) depends on b and, where ``told``, on a; b's message to a is that part alone."""
+    seen = np.array([[0.2, 0.8], [0.2, 0.8]]) + told * np.array([[0.0, 0.0], [1.0, -1.0]])
+    net = um.Network(
+        [um.Variable("a"), um.Variable("b"), um.Variable("c")],
+        {"b": ["a"], "c": ["a", "b"]},
+        {"a": [0.6, 0.4], "b": [[0.5, 0.5], [0.4, 0.6]], "c": np.stack([1 - seen, seen], axis=-1)},
+    )
+    frame, query = frame_of(net), Query.make(net, parse_evidence(net, {"c": "yes"}), (0, 1))
+    factor = lookahead_module.Factor((0, 1), seen)
+    sweep = lookahead_module._Sweep(frame, query, Draft(frame, query), None, 2)
+    here, rest = sweep._split(1, factor, {1})
+    assert (here.scope, rest.scope) == ((1,), (0,))
+    assert sweep._varies(rest) == (told > 0)
+    sweep.waiting[1] = [factor]
+    assert sweep._fit(1, lookahead_module.Factor((1,), np.ones(2)), 2)[0] == (1,)
+    assert (0 in sweep.waiting) == (told > 0)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_tables_fit_whatever_the_room(monkeypatch, seed):
+    """Noisy-max findings that share causes, in all the room that is left beside the network's own tables."""
+    rng = np.random.default_rng(seed)
+    causes = [um.Variable(f"c{i}", ("no", "yes", "much", "most")[: rng.integers(2, 5)]) for i in range(12)]
+    signs = [um.Variable(f"s{i}", ("none", "mild", "severe")) for i in range(10)]
+    parents = {s.name: [c.name for c in rng.permutation(causes)[: rng.integers(3, 9)]] for s in signs}
+    card = {c.name: c.card for c in causes}
+    mechanisms = {c.name: rng.dirichlet(np.ones(c.card)) for c in causes}
+    for s in signs:
+        effects = [np.vstack([np.eye(3)[0], rng.dirichlet(np.ones(3), size=card[p] - 1)]) for p in parents[s.name]]
+        mechanisms[s.name] = um.NoisyMax(rng.dirichlet([8.0, 1.0, 1.0]), effects)
+    net = um.Network([*causes, *signs], parents, mechanisms)
+    query = Query.make(net, parse_evidence(net, {s.name: "severe" for s in signs}), tuple(range(12)))
+    used = []
+    for least in (1, 1 << 9, 1 << 12, 1 << 16):
+        monkeypatch.setattr("unimarg.frame.CAPACITY", (least, least))
+        frame = Frame(net)
+        draft = lookahead(frame, query)
+        assert frame.entries < draft.used <= frame.capacity
+        used.append(draft.used)
+    assert used[-1] > used[0]  # more room, larger tables

@@ -15,7 +15,7 @@ from unimarg.counter import key_from_seed
 from unimarg.diagnostics import k_hat, tail_size, zero_count_error
 from unimarg.evidence import parse_evidence
 from unimarg.frame import frame_of
-from unimarg.importance import ENOUGH, Estimator, Limits, Weighted, first_sample, sampler
+from unimarg.importance import CHUNK, ENOUGH, FIRST_CHECK, Estimator, Limits, Weighted, first_sample, sampler
 from unimarg.proposals.lookahead import lookahead
 from unimarg.proposals.prior import prior
 from unimarg.sums import SUMS
@@ -79,7 +79,7 @@ def test_the_same_seed_gives_the_same_answer_for_any_chunk():
     query = Query.make(ASIA, parse_evidence(ASIA, ILL), tuple(range(len(ASIA))))
     given = prior(frame_of(ASIA), query).finish()
     answers = []
-    for chunk in (1 << 12, 3000, 1 << 13):
+    for chunk in (CHUNK, 3000, 1 << 13):
         estimator = Estimator(frame_of(ASIA), query, given)
         estimator.run(Limits(20_000), 5, chunk)
         answers.append(estimator.posterior("prior", Limits(), 0.0))
@@ -214,8 +214,8 @@ def test_samples_target_error_and_seconds():
         found = um.infer(ASIA, ILL, method="prior", target_error=target)
         largest = max(e.max() for e in found.std_errors)
         assert (found.status, largest <= target) == ("ok", True)
-        assert found.samples % (1 << 12) == 0
-        assert found.samples == 1 << 13 or largest > 0.7 * target  # no more than twice what was needed
+        assert found.samples % (FIRST_CHECK // 2) == 0
+        assert found.samples == FIRST_CHECK or largest > 0.7 * target  # no more than twice what was needed
     assert um.infer(ASIA, ILL, method="prior", samples=1 << 30, target_error=None, seconds=0.05).samples < 1 << 24
     little = um.infer(ASIA, ILL, method="prior", samples=8192, target_error=1e-4)
     assert little.status == "low_ess"

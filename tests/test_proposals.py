@@ -58,7 +58,7 @@ def frames() -> dict[str, Frame]:
     ]:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(frame, "EXPANDED", expanded)
-            patch.setattr(frame, "LEAST_CAPACITY", 1 << 14)
+            patch.setattr(frame, "CAPACITY", (1 << 14, 1 << 14))
             out[name] = Frame(net)
         out[name].alive = net
     return out

@@ -9,6 +9,7 @@ from __future__ import annotations
 import heapq
 import math
 import weakref
+from collections.abc import Iterable
 from functools import cached_property
 from typing import NamedTuple
 
@@ -18,8 +19,8 @@ from unimarg.layout import Kind, NoisyBlocks, noisy_blocks, parent_order, power_
 from unimarg.network import Floats, Ints, Network, NoisyMax
 from unimarg.support import Support
 
-EXPANDED = 1 << 8  # entries up to which a noisy-max is taken as a table
-LEAST_CAPACITY, GROWTH = 1 << 19, 2  # entries of all tables together, and relative to the network's own
+EXPANDED, TOGETHER = 1 << 10, 1 << 17  # entries up to which a noisy-max is taken as a table, and of all such tables
+CAPACITY, OF_A_NODE, GROWTH = (1 << 18, 1 << 19), 1 << 9, 2  # entries of all tables: by nodes within these, or the network's own and as many
 CONTEXTS = 4  # nodes that a table depends on, taken at a time
 MOST_CONTEXTS = 24  # those that a proposal's table may depend on; the network's own may have more
 MOST_STATES = 8  # of a node whose q is kept where it is drawn by formula
@@ -43,7 +44,8 @@ class Frame:
         # weakly, so that the cache of frames lets networks go
         self._net = weakref.ref(net)
         sizes = [math.prod(map(float, (*m.parent_cards, m.card))) for m in net.mechanisms]
-        self.large = np.array([isinstance(m, NoisyMax) and s > EXPANDED for m, s in zip(net.mechanisms, sizes, strict=True)])
+        most = most_expanded(s for m, s in zip(net.mechanisms, sizes, strict=True) if isinstance(m, NoisyMax))
+        self.large = np.array([isinstance(m, NoisyMax) and s > most for m, s in zip(net.mechanisms, sizes, strict=True)])
         self.order = drawing_order(net, self.large)
         self.when = np.argsort(self.order)
         self.padded = np.array([power_of_two(int(k)) for k in net.cards])
@@ -76,7 +78,7 @@ class Frame:
                 self.tables.append(np.concatenate(parts))
                 self.row_node.append(np.concatenate(owners))
         self.entries = at
-        self.capacity = power_of_two(max(LEAST_CAPACITY, GROWTH * at))
+        self.capacity = power_of_two(max(int(np.clip(OF_A_NODE * len(net), *CAPACITY)), GROWTH * at))
 
     def _noisy(self, net: Network) -> None:
         """Noisy-max nodes too large for tables."""
@@ -219,6 +221,19 @@ def frame_of(net: Network) -> Frame:
         found = _frames[id(net)] = Frame(net)
         weakref.finalize(net, _frames.pop, id(net), None)
     return found
+
+
+def most_expanded(sizes: Iterable[float]) -> int:
+    """Entries up to which a noisy-max is taken as a table, from those that each would have.
+
+    >>> most_expanded([2**10]), most_expanded([2**10, 2**9, *[2**8] * 600])
+    (1024, 128)
+    """
+    expanded = np.array([s for s in sizes if s <= EXPANDED])
+    most = EXPANDED
+    while most > 1 and expanded[expanded <= most].sum() > TOGETHER:
+        most //= 2
+    return most
 
 
 def drawing_order(net: Network, large: np.ndarray) -> Ints:

@@ -36,8 +36,8 @@ from unimarg.posterior import Posterior
 from unimarg.sums import weighted_sums
 from unimarg.walk import Origin, walk
 
-CHUNK, CHUNK_ACCELERATED = 1 << 12, 1 << 19  # a GPU takes about as long for a hundred thousand samples as for half a million
-FIRST_CHECK = 1 << 13  # samples after which errors are looked at first
+CHUNK, CHUNK_ACCELERATED = 5 << 10, 1 << 19  # a GPU takes about as long for a hundred thousand samples as for half a million
+FIRST_CHECK = 10 << 10  # samples after which errors are looked at first: 10,000 tosses of a coin have an error of 0.005
 CHUNK_BYTES = 1 << 32  # of states and sums of a chunk on an accelerator
 MAX_SAMPLES = 1 << 40
 DEFAULT_SAMPLES = 1 << 20

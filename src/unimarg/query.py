@@ -44,7 +44,7 @@ DEFAULT_BETA = 0.25  # the paper finds .1 to .5 good
 EXACT_ENTRIES = 1 << 22  # of the cliques of a query that auto answers exactly: well below a second
 EXACT_PARENTS = 12  # a noisy-max with more unobserved parents is left to sampling
 EXACT_MEMORY = 2.0**30
-PILOT = 1 << 14  # samples by which auto judges a proposal
+PILOT = 20 << 10  # samples by which auto judges a proposal
 POOR = 0.05  # effective samples per sample below which auto looks for another proposal
 
 Progress = Callable[[int, float], None]  # samples so far, seconds

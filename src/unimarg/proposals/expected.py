@@ -8,7 +8,7 @@ is possible from vanishing.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -57,14 +57,9 @@ def from_below(frame: Frame, query: Query, prior: Floats) -> Floats:
         heard = query.likelihood[i, :k] * (1 if query.known[i] else said[i, :k])
         if heard.min() == heard.max() or query.known[frame.parents_of(np.array([i]))].all():
             continue
-        if frame.large[i]:
-            parents, messages = to_causes(frame, i, heard, prior)
-            product = said[parents, : messages.shape[1]] * messages
-            said[parents, : messages.shape[1]] = product / np.maximum(product.max(axis=1, keepdims=True), TINY)
-            continue
-        for p, message in to_parents(frame, query, i, heard, prior):
-            product = said[p, : len(message)] * message
-            said[p, : len(message)] = product / max(product.max(), TINY)
+        parents, messages = (to_causes if frame.large[i] else to_parents)(frame, i, heard, prior)
+        product = said[parents, : messages.shape[1]] * messages
+        said[parents, : messages.shape[1]] = product / np.maximum(product.max(axis=1, keepdims=True), TINY)
     return said
 
 
@@ -81,20 +76,30 @@ def to_causes(frame: Frame, i: int, heard: Floats, prior: Floats) -> tuple[Ints,
     return causes.parents, np.where(np.arange(messages.shape[1]) < frame.net.cards[causes.parents, None], messages, 0)
 
 
-def to_parents(frame: Frame, query: Query, i: int, heard: Floats, prior: Floats) -> Iterator[tuple[int, Floats]]:
-    """What a table, of which ``heard`` is known, says of each unobserved parent, the others at their prior."""
-    parents = frame.net.parents[i]
-    table = frame.expanded[i] @ heard
-    weights = [prior[p, : frame.net.cards[p]] for p in parents]
-    for axis, p in enumerate(parents):
-        if query.known[p]:
-            continue
-        message = table
-        for w in weights[:axis]:
-            message = (w @ message.reshape(len(w), -1)).reshape(message.shape[1:])
-        for w in weights[:axis:-1]:
-            message = message @ w
-        yield p, message
+def to_parents(frame: Frame, i: int, heard: Floats, prior: Floats) -> tuple[Ints, Floats]:
+    """The same of a table."""
+    parents, table = frame.parents_of(np.array([i])), frame.expanded[i] @ heard
+    messages = np.zeros((len(parents), max(table.shape)))
+    for row, message in zip(messages, axis_by_axis(table, [prior[p, :k] for p, k in zip(parents, table.shape, strict=True)]), strict=True):
+        row[: len(message)] = message
+    return parents, messages
+
+
+def axis_by_axis(values: Floats, weights: Sequence[Floats]) -> list[Floats]:
+    """Along each axis, the weighted sums over all the others.
+
+    >>> [a.tolist() for a in axis_by_axis(np.array([[1.0, 2.0], [3.0, 4.0]]), [np.array([0.5, 0.5]), np.array([1.0, 0.0])])]
+    [[1.0, 3.0], [2.0, 3.0]]
+    """
+    behind = [np.ones(1)]  # the joint weights of the axes behind each
+    for p in weights[:0:-1]:
+        behind.append((p[:, None] * behind[-1]).ravel())
+    left, out = values, []  # the axes before it summed out
+    for p in weights:
+        left = left.reshape(len(p), -1)
+        out.append(left @ behind.pop())
+        left = p @ left
+    return out
 
 
 def _log_expected(causes: Causes, prior: Floats) -> Floats:

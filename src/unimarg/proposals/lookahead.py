@@ -30,9 +30,11 @@ from unimarg.frame import Frame
 from unimarg.layout import over_states, running_sums
 from unimarg.mechanism import NoisyMax, pmf_from_log_cdf
 from unimarg.network import Floats, Ints
-from unimarg.proposals.expected import expected, to_causes
+from unimarg.proposals.expected import axis_by_axis, expected, to_causes
 
 LARGEST = 1 << 12  # entries of a table
+SPARE = 32  # tables that may share what is left when each has its part of one half of the capacity
+NEGLIGIBLE = 1e-3  # variance of a factor, relative to its squared mean, below which it says nothing
 FEW_PARENTS = 2  # a noisy-max with no more of them unobserved stays a table
 EXPECTED = 3.0  # nodes of a sample that are drawn from t_v / Z, among those that heard of averages
 DEFENCE = 0.05, 0.25  # the least and the most of its share in a conditional
@@ -69,15 +71,17 @@ class _Sweep:
         self.chain: dict[int, tuple[int, Factor]] = {}  # link -> its node, its factor
         self.chained: set[int] = set()
         self.defended: list[tuple[int, tuple[int, ...], Floats, Floats]] = []  # variable, scope, product, t
+        self.joint: dict[tuple[int, ...], Floats] = {(): np.ones(1)}  # of several variables: the product of their weights, flat
+        self.most, self.promised = largest, 0  # entries of a table, and of those that all links must have
         after: dict[int, list[int]] = {}  # node -> links drawn right after it
         for c in np.flatnonzero(self.relevant & query.known).tolist():
             for p, link in self._links(c):
                 after.setdefault(p, []).append(link)
         self.sequence = self._sequence(after)
         self.position = {v: t for t, v in enumerate(self.sequence)}
-        tables = len(self.chain) + int((self.relevant & ~query.known).sum())
-        share = (frame.capacity - draft.used) // (2 * max(tables, 1))  # rows are padded to at most twice their length
-        self.largest = min(largest, 1 << max(share, 1).bit_length() - 1)
+        self.left = len(self.chain) + int((self.relevant & ~query.known).sum())  # variables to come
+        self.free = frame.capacity - draft.used - self.promised
+        self.share = self.free // (4 * max(self.left, 1))
         self._expect()
 
     def _sequence(self, after: dict[int, list[int]]) -> list[int]:
@@ -102,6 +106,15 @@ class _Sweep:
         self.draft.sequence = [links.get(v, v) for v in self.sequence if v < n or v in links]
         self._edges()
 
+    def _room(self) -> int:
+        """Entries of the next table: an equal share of one half, and something of all that is spare.
+
+        Its rows are padded to at most twice their length, and there is as much for every variable to come.
+        """
+        spare = self.free - 2 * self.share * self.left
+        self.left -= 1
+        return min(self.most, self.share + spare // (2 * SPARE))
+
     # --- factors
 
     def _own(self, i: int) -> Factor:
@@ -125,8 +138,10 @@ class _Sweep:
         card, links = state + 1, len(self.chain) + len(unknown)
         if len(unknown) <= FEW_PARENTS or links > self.frame.links:
             return []
-        if links * 4 * card * card * max(m.parent_cards) > self.frame.capacity - self.draft.used:  # every link needs its table
+        promised = self.promised + 2 * len(unknown) * card * card * max(m.parent_cards)  # every link needs its table
+        if 2 * promised > self.frame.capacity - self.draft.used:
             return []
+        self.promised = promised
         leak, effects = m.log_cdfs
         start = leak + sum((effects[j][self.state[p]] for j, p in enumerate(parents) if p in self.state), np.zeros(len(leak)))
         reached, before, out = start, -1, []
@@ -152,7 +167,10 @@ class _Sweep:
     # --- one variable after another
 
     def _variable(self, v: int, own: Factor) -> None:
-        union, factors = self._fit(v, own, self.largest)
+        if v in self.chain:
+            self.free += 2 * own.values.size
+        room = self._room()
+        union, factors = self._fit(v, own, room)
         target = align(own, union)
         product = target
         for f in factors:
@@ -160,8 +178,9 @@ class _Sweep:
         heard = product if v in self.chain else product * self._noisy_children(v)
         cut = any(f.cut for f in factors)
         self._send(Factor(union[:-1], over_states(heard), cut))
-        if v not in self.chain and (not factors or product.size > self.largest):
+        if v not in self.chain and (not factors or product.size > room):
             return  # as the draft has it; a table of its own that is so large is not kept twice
+        self.free -= 2 * product.size
         if self.residual is not None and v not in self.chain:
             tilt = self.residual[v, : self.cards[v]]
             product = product * np.exp(tilt - tilt.max())
@@ -193,11 +212,13 @@ class _Sweep:
                 if p not in self.state:
                     self._send(Factor((p,), message[: self.cards[p]]))
             return
-        union, messages = self._fit(i, Factor((i,), np.ones(k)), self.largest)
+        room = self._room()
+        union, messages = self._fit(i, Factor((i,), np.ones(k)), room)
         f = np.ones([self.cards[u] for u in union])
         for g in messages:
             f = f * align(g, union)
-        if messages:
+        if messages and f.size <= room:
+            self.free -= 2 * f.size
             self._set_table(i, union, f, np.ones_like(f))
         f = f * self._noisy_children(i) * self.query.likelihood[i, :k]
         self._send(Factor(union[:-1], f @ self.weights[i], True))
@@ -267,17 +288,18 @@ class _Sweep:
             else:
                 here, rest = self._split(v, f, union)
                 out.append(here)
-                self._send(rest)
+                if self._varies(rest):
+                    self._send(rest)
         return tuple(sorted(union, key=self.position.__getitem__)), out
 
     def _most_telling(self, f: Factor, union: set[int], room: int) -> set[int]:
-        """The variables of f that may join: those whose states change it most come first."""
+        """The variables of f that may join: where not all fit, those whose states change it, and the most telling first."""
         size = math.prod(self.cards[u] for u in union)
         kept = {u for u in f.scope if u in union}
         others = [u for u in f.scope if u not in union]
         if len(others) > 1 and math.prod(self.cards[u] for u in others) * size > room:
             effect = self._effects(f)
-            others.sort(key=lambda u: -effect[u])
+            others = sorted((u for u in others if effect[u] > 1 + NEGLIGIBLE), key=lambda u: -effect[u])
         for u in others:
             if size * self.cards[u] <= room and len(union) + len(kept) <= self.frame.most_contexts:
                 size *= self.cards[u]
@@ -287,14 +309,7 @@ class _Sweep:
     def _effects(self, f: Factor) -> dict[int, float]:
         """For each variable of f, how much f varies over its states, the others averaged: the mean square over the squared mean."""
         weights = [self.weights[u] for u in f.scope]
-        after = [np.ones(1)]  # the joint weights of those behind each variable
-        for p in weights[:0:-1]:
-            after.append(np.outer(p, after[-1]).ravel())
-        left, shares = f.values, []  # those before it summed out
-        for p in weights:
-            left = left.reshape(len(p), -1)
-            shares.append(p * (left @ after.pop()))
-            left = p @ left
+        shares = [p * a for p, a in zip(weights, axis_by_axis(f.values, weights), strict=True)]
         total = max(float(shares[-1].sum()), TINY)
         starts = np.cumsum([0, *map(len, weights[:-1])])
         squares = (np.concatenate(shares) / total) ** 2 / np.maximum(np.concatenate(weights), TINY)
@@ -307,24 +322,33 @@ class _Sweep:
         g where many states are averaged. Of binary causes and of links, where f is all but 0 unless a finding is explained, it makes too
         much, and g is the mean.
         """
-        f, others = f._replace(cut=True), [u for u in f.scope if u not in union]
-        power = 2 if self.chain.keys().isdisjoint(f.scope) and any(self.cards[u] > 2 for u in others) else 1
-        here = self._average(f._replace(values=f.values**power), others)
-        here = here._replace(values=here.values ** (1 / power))
+        others = [u for u in f.scope if u not in union]
+        squared = self.chain.keys().isdisjoint(f.scope) and any(self.cards[u] > 2 for u in others)
+        f = f._replace(cut=True)
+        here = self._average(f._replace(values=f.values**2) if squared else f, others)
+        if squared:
+            here = here._replace(values=np.sqrt(here.values))
         rest, shared = self._average(f, [v]), self._average(here, [v])
         return here, rest._replace(values=rest.values / np.maximum(align(shared, rest.scope), TINY))
 
+    def _varies(self, f: Factor) -> bool:
+        """Whether it says anything of its variables, as they are expected."""
+        weights, values = self._weights(f.scope), f.values.ravel()
+        return float(weights @ values**2) > (1 + NEGLIGIBLE) * float(weights @ values) ** 2
+
     def _average(self, f: Factor, variables: Sequence[int]) -> Factor:
-        kept, axes, weights = [], [], np.ones(1)
+        kept, axes = [], []
         for axis, u in enumerate(f.scope):
-            if u in variables:
-                axes.append(axis)
-                weights = np.multiply.outer(weights, self.weights[u]).ravel()
-            else:
-                kept.append(axis)
+            (axes if u in variables else kept).append(axis)
+        weights, shape = self._weights(tuple(f.scope[a] for a in axes)), f.values.shape
         flat = f.values.transpose(kept + axes).reshape(-1, len(weights))
-        shape = f.values.shape
         return Factor(tuple(f.scope[a] for a in kept), (flat @ weights).reshape([shape[a] for a in kept]), f.cut)
+
+    def _weights(self, variables: tuple[int, ...]) -> Floats:
+        """Of all states of some variables together."""
+        if variables not in self.joint:
+            self.joint[variables] = np.outer(self._weights(variables[:-1]), self.weights[variables[-1]]).ravel()
+        return self.joint[variables]
 
     def _send(self, f: Factor) -> None:
         if f.scope:
