@@ -20,7 +20,8 @@ from unimarg.network import Floats, Ints, Network, NoisyMax
 from unimarg.support import Support
 
 EXPANDED, TOGETHER = 1 << 10, 1 << 17  # entries up to which a noisy-max is taken as a table, and of all such tables
-CAPACITY, OF_A_NODE, GROWTH = (1 << 18, 1 << 19), 1 << 9, 2  # entries of all tables: by nodes within these, or the network's own and as many
+CAPACITY, OF_A_NODE = (1 << 18, 1 << 19), 1 << 9  # entries of all tables together: within these, so many for each node,
+GROWTH = 2  # and no fewer than this times the network's own
 CONTEXTS = 4  # nodes that a table depends on, taken at a time
 MOST_CONTEXTS = 24  # those that a proposal's table may depend on; the network's own may have more
 MOST_STATES = 8  # of a node whose q is kept where it is drawn by formula
