@@ -34,7 +34,7 @@ from unimarg.proposals.expected import axis_by_axis, expected, to_causes
 
 LARGEST = 1 << 12  # entries of a table
 SPARE = 32  # tables that may share what is left when each has its part of one half of the capacity
-NEGLIGIBLE = 1e-3  # variance of a factor, relative to its squared mean, below which it says nothing
+NEGLIGIBLE = 1e-3, 0.1  # variance of a factor relative to its squared mean, and by how much it may exceed that mean, if it says nothing
 FEW_PARENTS = 2  # a noisy-max with no more of them unobserved stays a table
 EXPECTED = 3.0  # nodes of a sample that are drawn from t_v / Z, among those that heard of averages
 DEFENCE = 0.05, 0.25  # the least and the most of its share in a conditional
@@ -288,7 +288,8 @@ class _Sweep:
             else:
                 here, rest = self._split(v, f, union)
                 out.append(here)
-                if self._varies(rest):
+                values = rest.values.ravel() / max(float(self._weights(rest.scope) @ rest.values.ravel()), TINY)
+                if _varies(float(self._weights(rest.scope) @ values**2), float(values.max())):
                     self._send(rest)
         return tuple(sorted(union, key=self.position.__getitem__)), out
 
@@ -299,21 +300,21 @@ class _Sweep:
         others = [u for u in f.scope if u not in union]
         if len(others) > 1 and math.prod(self.cards[u] for u in others) * size > room:
             effect = self._effects(f)
-            others = sorted((u for u in others if effect[u] > 1 + NEGLIGIBLE), key=lambda u: -effect[u])
+            others = sorted((u for u in others if _varies(*effect[u])), key=lambda u: -effect[u][0])
         for u in others:
             if size * self.cards[u] <= room and len(union) + len(kept) <= self.frame.most_contexts:
                 size *= self.cards[u]
                 kept.add(u)
         return kept
 
-    def _effects(self, f: Factor) -> dict[int, float]:
-        """For each variable of f, how much f varies over its states, the others averaged: the mean square over the squared mean."""
+    def _effects(self, f: Factor) -> dict[int, tuple[float, float]]:
+        """For each variable of f how much f varies over its states, the others averaged: mean square and maximum, where the mean is 1."""
         weights = [self.weights[u] for u in f.scope]
-        shares = [p * a for p, a in zip(weights, axis_by_axis(f.values, weights), strict=True)]
-        total = max(float(shares[-1].sum()), TINY)
+        alone = axis_by_axis(f.values, weights)
         starts = np.cumsum([0, *map(len, weights[:-1])])
-        squares = (np.concatenate(shares) / total) ** 2 / np.maximum(np.concatenate(weights), TINY)
-        return dict(zip(f.scope, np.add.reduceat(squares, starts).tolist(), strict=True))
+        values = np.concatenate(alone) / max(float(weights[-1] @ alone[-1]), TINY)
+        squares = np.add.reduceat(np.concatenate(weights) * values**2, starts).tolist()
+        return dict(zip(f.scope, zip(squares, np.maximum.reduceat(values, starts).tolist(), strict=True), strict=True))
 
     def _split(self, v: int, f: Factor, union: set[int]) -> tuple[Factor, Factor]:
         """f(x_v, S) as g(x_v, S in union) h(S): each an average, h relative to what g says of the variables they share.
@@ -330,11 +331,6 @@ class _Sweep:
             here = here._replace(values=np.sqrt(here.values))
         rest, shared = self._average(f, [v]), self._average(here, [v])
         return here, rest._replace(values=rest.values / np.maximum(align(shared, rest.scope), TINY))
-
-    def _varies(self, f: Factor) -> bool:
-        """Whether it says anything of its variables, as they are expected."""
-        weights, values = self._weights(f.scope), f.values.ravel()
-        return float(weights @ values**2) > (1 + NEGLIGIBLE) * float(weights @ values) ** 2
 
     def _average(self, f: Factor, variables: Sequence[int]) -> Factor:
         kept, axes = [], []
@@ -355,6 +351,11 @@ class _Sweep:
             top = f.values.max()
             if top > 0:
                 self.waiting.setdefault(f.scope[-1], []).append(f._replace(values=f.values / top))
+
+
+def _varies(square: float, most: float) -> bool:
+    """Whether a factor of mean 1 says anything, or is large for something rare, which would be drawn too seldom without it."""
+    return square > 1 + NEGLIGIBLE[0] or most > 1 + NEGLIGIBLE[1]
 
 
 def _link(effect: Floats, start: Floats | None) -> Floats:
