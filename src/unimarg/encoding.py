@@ -54,9 +54,9 @@ def encode(
     return jnp.concatenate([a.astype(dtype) for a in (known, *slots, *extra)], axis=-1)
 
 
-def one_hot(states: jax.Array, ragged: Ragged) -> Parts:
+def one_hot(states: jax.Array, ragged: Ragged, dtype: Any = jnp.float32) -> Parts:
     """``[samples, nodes]`` states as values ``[samples, nodes, K]``; a negative state gives zeros."""
     return [
-        (part[..., None] == jnp.arange(k, dtype=states.dtype)).astype(jnp.float32)
+        (part[..., None] == jnp.arange(k, dtype=states.dtype)).astype(dtype)
         for part, (k, _) in zip(ragged.nodes(states), ragged.groups, strict=True)
     ]

@@ -220,14 +220,16 @@ def learn(recipe: Recipe, given: Given, step: jax.Array, learner: Learner, gradi
     return Learner(weights, average, state)
 
 
-def shown(plan: Plan, given: Given, states: jax.Array, observed: jax.Array, samples: jax.Array) -> tuple[jax.Array, Parts, jax.Array]:
-    """The evidence of a batch: which nodes are known, their values, and which of them are certain."""
-    known = plan.ragged.rows(observed)
-    values = one_hot(plan.ragged.rows(states), plan.ragged)
+def shown(
+    plan: Plan, given: Given, states: jax.Array, observed: jax.Array, samples: jax.Array
+) -> tuple[jax.Array, Parts, jax.Array, jax.Array]:
+    """The evidence of a batch: which nodes are known, their values, and which of them are certain; and all states, ``[samples, nodes]``."""
+    known, rows = plan.ragged.rows(observed), plan.ragged.rows(states)
     if not plan.recipe.virtual:
-        return known, values, known
+        return known, one_hot(rows, plan.ragged, bool), known, rows  # a byte each: they are kept for many steps
+    values = one_hot(rows, plan.ragged)
     seen, certain = through_channels(stream(given.key, CHANNELS), plan.recipe.virtual, known, values, plan.ragged, samples)
-    return known, seen, certain
+    return known, seen, certain, rows
 
 
 def labelled(
@@ -236,6 +238,7 @@ def labelled(
     known: jax.Array,
     values: Parts,
     certain: jax.Array,
+    rows: jax.Array,
     marginals: list[jax.Array] | None,
     states: jax.Array,
     observed: jax.Array,
@@ -256,7 +259,7 @@ def labelled(
     elif plan.soft:
         labels = soft_labels(plan, given, known, values, states, observed, log_p)
     else:
-        labels = one_hot(ragged.rows(states), ragged)
+        labels = one_hot(rows, ragged, bool)
     tables = grouped(log_p, ragged) if plan.tabled else []
     noise = dropout_noise(stream(given.key, DROPOUT), samples, plan.recipe.architecture)
     return Batch(encoded, labels, known, values, certain, states, noise, beliefs, tables)
