@@ -288,8 +288,9 @@ class _Sweep:
             else:
                 here, rest = self._split(v, f, union)
                 out.append(here)
-                values = rest.values.ravel() / max(float(self._weights(rest.scope) @ rest.values.ravel()), TINY)
-                if _varies(float(self._weights(rest.scope) @ values**2), float(values.max())):
+                weights, values = self._weights(rest.scope), rest.values.ravel()
+                values = values / max(float(weights @ values), TINY)
+                if _varies(float(weights @ values**2), float(values.max())):
                     self._send(rest)
         return tuple(sorted(union, key=self.position.__getitem__)), out
 
@@ -343,7 +344,7 @@ class _Sweep:
     def _weights(self, variables: tuple[int, ...]) -> Floats:
         """Of all states of some variables together."""
         if variables not in self.joint:
-            self.joint[variables] = np.outer(self._weights(variables[:-1]), self.weights[variables[-1]]).ravel()
+            self.joint[variables] = (self._weights(variables[:-1])[:, None] * self.weights[variables[-1]]).ravel()
         return self.joint[variables]
 
     def _send(self, f: Factor) -> None:
