@@ -9,7 +9,6 @@ from __future__ import annotations
 import heapq
 import math
 import weakref
-from collections.abc import Iterable
 from functools import cached_property
 from typing import NamedTuple
 
@@ -44,9 +43,9 @@ class Frame:
     def __init__(self, net: Network):
         # weakly, so that the cache of frames lets networks go
         self._net = weakref.ref(net)
-        sizes = [math.prod(map(float, (*m.parent_cards, m.card))) for m in net.mechanisms]
-        most = most_expanded(s for m, s in zip(net.mechanisms, sizes, strict=True) if isinstance(m, NoisyMax))
-        self.large = np.array([isinstance(m, NoisyMax) and s > most for m, s in zip(net.mechanisms, sizes, strict=True)])
+        noisy = np.array([isinstance(m, NoisyMax) for m in net.mechanisms])
+        sizes = np.array([math.prod(map(float, (*m.parent_cards, m.card))) for m in net.mechanisms])
+        self.large = noisy & (sizes > most_expanded(sizes[noisy]))
         self.order = drawing_order(net, self.large)
         self.when = np.argsort(self.order)
         self.padded = np.array([power_of_two(int(k)) for k in net.cards])
@@ -224,15 +223,14 @@ def frame_of(net: Network) -> Frame:
     return found
 
 
-def most_expanded(sizes: Iterable[float]) -> int:
+def most_expanded(sizes: Floats) -> int:
     """Entries up to which a noisy-max is taken as a table, from those that each would have.
 
-    >>> most_expanded([2**10]), most_expanded([2**10, 2**9, *[2**8] * 600])
+    >>> most_expanded(np.full(1, 1024.0)), most_expanded(np.full(600, 256.0))
     (1024, 128)
     """
-    expanded = np.array([s for s in sizes if s <= EXPANDED])
     most = EXPANDED
-    while most > 1 and expanded[expanded <= most].sum() > TOGETHER:
+    while most > 1 and sizes[sizes <= most].sum() > TOGETHER:
         most //= 2
     return most
 

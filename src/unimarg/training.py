@@ -220,16 +220,14 @@ def learn(recipe: Recipe, given: Given, step: jax.Array, learner: Learner, gradi
     return Learner(weights, average, state)
 
 
-def shown(
-    plan: Plan, given: Given, states: jax.Array, observed: jax.Array, samples: jax.Array
-) -> tuple[jax.Array, Parts, jax.Array, jax.Array]:
-    """The evidence of a batch: which nodes are known, their values, and which of them are certain; and all states, ``[samples, nodes]``."""
+def shown(plan: Plan, given: Given, states: jax.Array, observed: jax.Array, samples: jax.Array) -> tuple[jax.Array, Parts, jax.Array]:
+    """The evidence of a batch: which nodes are known, their values, and which of them are certain."""
     known, rows = plan.ragged.rows(observed), plan.ragged.rows(states)
     if not plan.recipe.virtual:
-        return known, one_hot(rows, plan.ragged, bool), known, rows  # a byte each: they are kept for many steps
+        return known, one_hot(rows, plan.ragged, bool), known  # a byte each: they are kept for many steps
     values = one_hot(rows, plan.ragged)
     seen, certain = through_channels(stream(given.key, CHANNELS), plan.recipe.virtual, known, values, plan.ragged, samples)
-    return known, seen, certain, rows
+    return known, seen, certain
 
 
 def labelled(
@@ -238,7 +236,6 @@ def labelled(
     known: jax.Array,
     values: Parts,
     certain: jax.Array,
-    rows: jax.Array,
     marginals: list[jax.Array] | None,
     states: jax.Array,
     observed: jax.Array,
@@ -259,7 +256,7 @@ def labelled(
     elif plan.soft:
         labels = soft_labels(plan, given, known, values, states, observed, log_p)
     else:
-        labels = one_hot(rows, ragged, bool)
+        labels = one_hot(ragged.rows(states), ragged, bool)
     tables = grouped(log_p, ragged) if plan.tabled else []
     noise = dropout_noise(stream(given.key, DROPOUT), samples, plan.recipe.architecture)
     return Batch(encoded, labels, known, values, certain, states, noise, beliefs, tables)
