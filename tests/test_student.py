@@ -160,7 +160,7 @@ def test_a_student_learns_what_messages_cannot():
     states = states[:, (states[6:] > 0).any(axis=0)]
     observed = Fixed(tuple(range(6, 10))).draw(given.key, jnp.arange(states.shape[1], dtype=jnp.uint32), 10)
     samples = jnp.arange(states.shape[1], dtype=jnp.uint32)
-    batch = labelled(plan, given, *shown(plan, given, states, observed, samples), None, states, observed, samples)
+    batch = labelled(plan, given, *shown(plan, given, states, observed, samples), None, states, observed)
     _, view = loss(model.trunk, plan, given, batch)
     message = model.trunk.logits(view.features, {"marginal": given.prior_logits})["message"]
     by_message = jnp.moveaxis(message_log_q(model.ragged, message, view.tables)[0], 0, -1)

@@ -34,6 +34,7 @@ from unimarg.training import (
     shown,
     through_channels,
 )
+from unimarg.trunk import dropout_noise
 
 ROWS = 32
 
@@ -51,9 +52,9 @@ def setting(net: Network, **options):
 
 def value(trunk, plan, given, states, observed, samples) -> float:
     """The loss of samples under a mask."""
-    return float(
-        loss(trunk, plan, given, labelled(plan, given, *shown(plan, given, states, observed, samples), None, states, observed, samples))[0]
-    )
+    batch = labelled(plan, given, *shown(plan, given, states, observed, samples), None, states, observed)
+    batch = batch._replace(noise=dropout_noise(given.key, samples, plan.recipe.architecture))
+    return float(loss(trunk, plan, given, batch)[0])
 
 
 def log_softmax(logits: np.ndarray) -> np.ndarray:
@@ -81,6 +82,15 @@ def test_dropout_in_the_loss_depends_on_the_samples_only():
     one, again, other = (value(model.trunk, plan, given, states, observed, s) for s in (samples, samples, samples + ROWS))
     assert one == again
     assert one != other
+
+
+def test_a_run_drops_units():
+    """In every step: without dropout the same samples have other losses."""
+    losses = []
+    for dropout in (0.0, 0.5):
+        _, plan, given, *_ = setting(ASIA, batch=16, dropout=dropout, learning_rate=0.0)
+        losses.append(run_steps(replace(plan, steps_per_call=4), given, initial_state(plan, 0))[1])
+    assert (abs(losses[0] - losses[1]) > 1e-3).all()
 
 
 def test_messages_are_tables_times_exp_lambda():

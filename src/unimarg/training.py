@@ -108,7 +108,7 @@ class Batch(NamedTuple):
     values: Parts  # [samples, nodes, K]: the evidence
     certain: jax.Array  # bool [samples, nodes]: hard evidence
     states: jax.Array  # [nodes, samples]
-    noise: jax.Array | None  # uint8 [samples, units], for dropout
+    noise: jax.Array | None  # uint32 [samples, words], for dropout; drawn for all steps of a call at once
     beliefs: dict[str, jax.Array]  # [samples, slots]: logits for each head to start from, if not the prior's
     tables: Parts  # [samples, nodes, K]: log P(x_i = k | pa_i), for a message head or a student; else empty
 
@@ -182,10 +182,12 @@ def run_steps(plan: Plan, given: Given, state: State) -> tuple[State, jax.Array]
     marginals = None
     if plan.teacher:
         marginals = lax.map(plan.teacher.marginals, lax.map(lambda part: likelihoods(plan.ragged, *part), evidence[:2]))
-    learnt_from = lax.map(lambda part: labelled(plan, given, *part), (*evidence, marginals, *parts))
+    learnt_from = lax.map(lambda part: labelled(plan, given, *part), (*evidence, marginals, *parts[:2]))
     if plan.rows != plan.recipe.batch:
         learnt_from = jax.tree.map(lambda a: a.reshape(-1, plan.recipe.batch, *a.shape[2:]), learnt_from._replace(states=None))
         learnt_from = learnt_from._replace(states=parts_of(states, plan.recipe.batch))
+    noise = dropout_noise(stream(given.key, DROPOUT), samples, plan.recipe.architecture)
+    learnt_from = learnt_from._replace(noise=jax.tree.map(lambda a: a.reshape(-1, plan.recipe.batch, *a.shape[1:]), noise))
 
     count = jnp.clip(given.steps - state.step, 0, plan.steps_per_call)
 
@@ -239,7 +241,6 @@ def labelled(
     marginals: list[jax.Array] | None,
     states: jax.Array,
     observed: jax.Array,
-    samples: jax.Array,
 ) -> Batch:
     """The evidence encoded, and what it implies: the teacher's marginals, or the samples themselves, softened where asked.
 
@@ -258,8 +259,7 @@ def labelled(
     else:
         labels = one_hot(ragged.rows(states), ragged, bool)
     tables = grouped(log_p, ragged) if plan.tabled else []
-    noise = dropout_noise(stream(given.key, DROPOUT), samples, plan.recipe.architecture)
-    return Batch(encoded, labels, known, values, certain, states, noise, beliefs, tables)
+    return Batch(encoded, labels, known, values, certain, states, None, beliefs, tables)
 
 
 def soft_labels(

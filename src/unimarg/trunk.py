@@ -19,7 +19,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from unimarg.counter import Key, words
+from unimarg.counter import Key, threefry
 from unimarg.errors import UsageError, whole_number
 
 HEADS = ("marginal", "message")
@@ -121,12 +121,14 @@ class Norm(eqx.Module):
 
 
 def dropout_noise(key: Key, samples: jax.Array, architecture: Architecture) -> jax.Array | None:
-    """A random byte for each sample, by its number, and unit of each layer, ``[samples, units]``; None without dropout."""
+    """A random byte for each unit of each layer and each sample, by its number, four in a word: ``[samples, words]``; None without dropout.
+
+    Bytes are taken from the words where they are used: a CPU would draw the word anew for each.
+    """
     if not architecture.dropped:
         return None
-    units = sum(architecture.hidden)
-    drawn = jnp.stack(words(key, samples, jnp.arange(-(-units // 8), dtype=jnp.uint32)))  # 64 bits for eight units
-    return jax.lax.bitcast_convert_type(drawn.transpose(2, 1, 0), jnp.uint8).reshape(len(samples), -1)[:, :units]
+    pairs = jnp.arange(-(-sum(architecture.hidden) // 8), dtype=jnp.uint32)
+    return jnp.concatenate(threefry(key, samples[:, None], pairs[None]), axis=1)
 
 
 class Trunk(eqx.Module):
@@ -172,7 +174,8 @@ class Trunk(eqx.Module):
         if noise is None:
             return x
         dropped, begin = self.architecture.dropped, sum(self.architecture.hidden[:layer])
-        return jnp.where(noise[:, begin : begin + x.shape[1]] >= dropped, x * (256 / (256 - dropped)), 0)
+        by_unit = jax.lax.bitcast_convert_type(noise, jnp.uint8).reshape(len(x), -1)[:, begin : begin + x.shape[1]]
+        return jnp.where(by_unit >= dropped, x * (256 / (256 - dropped)), 0)
 
     def __call__(self, x: jax.Array, start: Mapping[str, jax.Array], half: bool = False) -> dict[str, jax.Array]:
         """Logits ``[samples, slots]`` of each head."""
