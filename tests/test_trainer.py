@@ -9,6 +9,7 @@ from models import ASIA, CALL, STEPS, same, train
 from unimarg import trainer, training
 from unimarg.errors import FormatError, TrainingError, UsageError
 from unimarg.masking import Fixed
+from unimarg.presets import recipe
 from unimarg.trainer import estimate_priors, parse_budget
 
 
@@ -229,3 +230,18 @@ def test_a_shorter_last_call_is_the_same_program(whole):
     assert again.history["steps"] == STEPS
     for a, b in zip(jax.tree.leaves(whole.trunk), jax.tree.leaves(train(calls=32).trunk), strict=True):
         np.testing.assert_allclose(a, b, atol=1e-5)
+
+
+@pytest.mark.parametrize(("steps", "batch", "turns"), [(1, 8, 2), (1, 1 << 20, 2), (64, 8, 64)])
+def test_a_call_has_two_turns_at_least(steps, batch, turns):
+    """However short the run or large the batch: with one, XLA takes the loops apart."""
+    made = recipe(ASIA, "paper", hidden=(8,), batch=batch)
+    assert trainer._Run(ASIA, made, 0, parse_budget(f"{steps} steps"), 0.0, None, None).plan.steps_per_call == turns
+
+
+def test_a_run_of_one_step_takes_one():
+    one = um.train(ASIA, "paper", "1 steps", hidden=(8,), batch=8, dropout=0)
+    assert (one.history["steps"], one.history["samples"]) == (1, 8)
+    first = train(budget="1 steps", calls=4, preset="paper", hidden=(8,), batch=8, dropout=0, labels="sample", student=0, seed=0)
+    for a, b in zip(jax.tree.leaves(one.trunk), jax.tree.leaves(first.trunk), strict=True):
+        np.testing.assert_allclose(a, b, atol=1e-6)

@@ -126,7 +126,6 @@ def _default(net: Network) -> Recipe:
         learning_rate=1e-3,
         warm_up=500,
         average=0.999,
-        clip=1.0,
         labels="auto",
         virtual=0.02,
         student=256,

@@ -140,7 +140,10 @@ class _Run:
         self.held_out = HeldOut(net, held_out, seed) if held_out else None
 
     def _steps_per_call(self, accelerated: bool, teacher: Teacher | None) -> int:
-        """A power of two that keeps a call short and its samples in memory, by the work of a step."""
+        """A power of two that keeps a call short and its samples in memory, by the work of a step.
+
+        Two at least: XLA takes loops of a single turn apart, and then compiles for twice as long and computes things again.
+        """
         architecture, slots = self.recipe.architecture, self.ragged.slots
         widths = (inputs(self.ragged, self.recipe.rounds > 0), *architecture.hidden)
         weights = sum(a * b for a, b in itertools.pairwise(widths)) + widths[-1] * slots * len(architecture.heads)
@@ -153,7 +156,7 @@ class _Run:
         a_sample = 32 * int(self.net.cards.sum()) + (sum(architecture.hidden) if architecture.dropout else 0)
         fits = (CALL_SHARE * device_bytes() if accelerated else CALL_BYTES) / a_sample
         most = min(CALL_SECONDS / seconds, min(self.compiled.chunk, fits) / self.recipe.batch, self.limits.steps or math.inf)
-        return 1 << max(0, math.floor(math.log2(max(most, 1))))
+        return 1 << max(1, math.floor(math.log2(max(most, 1))))
 
     def _teacher(self, accelerated: bool) -> Teacher | None:
         if self.recipe.labels in ("sample", "soft"):
