@@ -62,14 +62,14 @@ def test_table_1_goes_on_where_it_stopped(tmp_path, monkeypatch):
 def test_table_1_is_the_papers_search(tiny, monkeypatch):
     seen = []
 
-    def trained(net, preset, budget, seed, hidden, encoding):
-        seen.append((preset, budget, hidden, encoding))
+    def trained(net, preset, budget, seed, batch, hidden, encoding):
+        seen.append((preset, budget, batch, hidden, encoding))
         return random_model(net, len(seen), hidden=(8,))
 
     monkeypatch.setattr(table1, "train", trained)
     text = table1.reproduce(tiny)
     sizes = [(128,), (256,), (64, 64), (128, 128)]
-    assert seen == [("paper", "500 steps", hidden, encoding) for hidden in sizes for encoding in ("two_bit", "prior")]
+    assert seen == [("paper", "500 steps", 256, hidden, encoding) for hidden in sizes for encoding in ("two_bit", "prior")]
     assert text.count("\n| ") == 1 + 8 + 1 - 1
     assert "one layer is better than two" in text
     with tiny.path("table1.csv").open() as file:

@@ -25,9 +25,10 @@ FAMILY, EVIDENCE_SEED = "clinical", 4242
 SETS, QUICK_SETS = 60, 20
 REFERENCE_SAMPLES = 1 << 22  # by lookahead worth more than the paper's 300 million, of which its 2 million are worth 7678 at beta 0
 STEPS = {"paper": (20_000, 500), "default": (30_000, 300)}  # in full, quick
-QUICK_OPTIONS: dict[str, dict[str, Any]] = {
-    "paper": {"hidden": (256,)},
-    "default": {"hidden": (128,) * 2, "batch": 256, "student": 64, "labels": "sample"},
+BATCH = 256  # of the paper's steps, whatever the device
+OPTIONS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "paper": ({"batch": BATCH}, {"batch": BATCH, "hidden": (256,)}),
+    "default": ({}, {"hidden": (128,) * 2, "batch": 256, "student": 64, "labels": "sample"}),
 }
 
 Say = Callable[[str], None]
@@ -89,7 +90,7 @@ class Setting:
             if (model.history.get("steps"), model.net.name) == (steps, net.name):
                 return model
         self.say(f"training the preset {preset}, {steps:,} steps")
-        model = train(net, preset, f"{steps} steps", self.seed, checkpoint=path, **(QUICK_OPTIONS[preset] if self.quick else {}))
+        model = train(net, preset, f"{steps} steps", self.seed, checkpoint=path, **OPTIONS[preset][self.quick])
         if model.history["steps"] != steps:
             raise UsageError(f"the training stopped after {model.history['steps']:,} of {steps:,} steps: nothing was measured")
         return model

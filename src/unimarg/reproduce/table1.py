@@ -17,7 +17,7 @@ from unimarg.marginalizer import Marginalizer
 from unimarg.network import Network
 from unimarg.provenance import COLUMNS as PROVENANCE
 from unimarg.provenance import provenance
-from unimarg.reproduce.setting import References, Say, Setting
+from unimarg.reproduce.setting import BATCH, References, Say, Setting
 from unimarg.rows import append_row, read_rows
 from unimarg.trainer import train
 
@@ -57,7 +57,7 @@ def search(
 
     def trained(hidden: tuple[int, ...], encoding: str) -> Marginalizer:
         say(f"training {hidden}, {encoding}, {steps:,} steps")
-        return train(net, "paper", f"{steps} steps", seed, hidden=hidden, encoding=encoding)
+        return train(net, "paper", f"{steps} steps", seed, batch=BATCH, hidden=hidden, encoding=encoding)
 
     found = []
     for paper_size, hidden in zip(SIZES, sizes, strict=False):
