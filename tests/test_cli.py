@@ -188,16 +188,29 @@ def test_interrupted_sampling_leaves_nothing_behind(tmp_path, output):
     assert not list(tmp_path.iterdir())
 
 
-def test_an_interrupt_while_garbage_is_collected_is_not_lost(monkeypatch):
+class Garbage:
+    """Refers to itself, and is interrupted when it is collected."""
+
+    def __init__(self) -> None:
+        self.own = self
+
+    def __del__(self) -> None:
+        signal.raise_signal(signal.SIGINT)
+
+
+@pytest.mark.parametrize("where", ["start", "stop", "finaliser"])
+def test_an_interrupt_while_garbage_is_collected_is_not_lost(monkeypatch, where):
     sent = []
 
-    def interrupted(*_: object) -> None:
-        if not sent:
+    def interrupted(phase: str, _: object) -> None:
+        if phase == where and not sent:
             sent.append(True)
             signal.raise_signal(signal.SIGINT)
 
     def work(_: object) -> None:
         gc.callbacks.append(interrupted)
+        if where == "finaliser":
+            Garbage()
         gc.collect()
         time.sleep(20)
 

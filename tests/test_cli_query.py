@@ -12,7 +12,7 @@ import pytest
 import unimarg as um
 from models import ASIA, random_model
 from test_cli import run
-from unimarg import plots, terminal
+from unimarg import plots, query, terminal
 from unimarg.cli import main
 from unimarg.importance import FIRST_CHECK
 from unimarg.query import WITH_MODEL, WITHOUT_MODEL
@@ -41,6 +41,20 @@ def test_every_method(capsys, model_file, method):
     assert answer["samples"] == (0 if answer["method"] == "exact" else 4096)
     for key in ("status", "message", "log_evidence", "log_evidence_error", "ess", "k_hat", "seconds", "seed"):
         assert key in answer
+
+
+@pytest.mark.parametrize("words", [("query", "-t", "lung"), ("query", "--joint", "lung"), ("sample", "-n", "9")])
+def test_one_question_compiles_nothing_for_others(capsys, monkeypatch, words):
+    prepared = []
+    monkeypatch.setattr(query, "EXACT_ENTRIES", -1)
+    monkeypatch.setattr(query.Asked, "_prepare", lambda self: prepared.append(self))
+    command, *rest = words
+    code, out, _ = run(capsys, command, "asia", "-e", "dysp=yes", *rest)
+    assert code == 0
+    assert out
+    assert not prepared
+    um.infer(um.example("asia"), {"dysp": "yes"})
+    assert len(prepared) == 1
 
 
 def test_the_table_says_how_far_to_trust_it(capsys):

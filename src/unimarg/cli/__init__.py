@@ -41,28 +41,42 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 @contextmanager
 def _interruptible() -> Iterator[None]:
-    """Ctrl-C always ends a command, also where it comes while the garbage collector calls back."""
+    """Ctrl-C always ends a command, also where it comes while garbage is collected."""
     if threading.current_thread() is not threading.main_thread() or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
         yield
         return
-    signal.signal(signal.SIGINT, _interrupt)
+    interrupt = _Interrupt()
+    gc.callbacks.insert(0, interrupt.watch)
+    signal.signal(signal.SIGINT, interrupt)
     try:
         yield
     finally:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+        gc.callbacks.remove(interrupt.watch)
 
 
-def _interrupt(number: int, frame: FrameType | None) -> None:
-    """Python drops an exception that is raised in a callback of the garbage collector, of which JAX has one: then a moment later."""
-    callbacks = [getattr(call, "__code__", None) for call in gc.callbacks]
-    while frame is not None:
-        if frame.f_code in callbacks:
-            again = threading.Timer(0.01, signal.pthread_kill, (threading.main_thread().ident, number))
-            again.daemon = True
-            again.start()
-            return
-        frame = frame.f_back
-    raise KeyboardInterrupt
+class _Interrupt:
+    """Python drops an exception that is raised in a finaliser or in a callback of the garbage collector, of which JAX has one.
+
+    Then the signal is sent again, a moment later.
+    """
+
+    def __init__(self) -> None:
+        self.collecting = False
+
+    def watch(self, phase: str, _: object) -> None:
+        self.collecting = phase == "start"
+
+    def __call__(self, number: int, frame: FrameType | None) -> None:
+        callbacks = [getattr(call, "__code__", None) for call in gc.callbacks]
+        dropped = self.collecting
+        while frame is not None and not dropped:  # callbacks at the end of a collection
+            dropped, frame = frame.f_code in callbacks, frame.f_back
+        if not dropped:
+            raise KeyboardInterrupt
+        again = threading.Timer(0.01, signal.pthread_kill, (threading.main_thread().ident, number))
+        again.daemon = True
+        again.start()
 
 
 def _warn(message: Warning | str, *_: object, **__: object) -> None:

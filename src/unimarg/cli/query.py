@@ -79,6 +79,10 @@ def query(
     findings = findings_of(net, case, evidence or [])
     if explain:
         return _query_explain(model or net, findings, explain, as_json)
+    if method == "auto":
+        from unimarg.query import only_question
+
+        only_question(net, model)
     if most_probable:
         return _query_most_probable(model or net, findings, seed, as_json)
     if target_error is None and samples is None:

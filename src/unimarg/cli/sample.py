@@ -55,7 +55,9 @@ def _posterior_chunks(net: Network, findings: dict[str, Any], n: int, seed: int)
     import numpy as np
 
     from unimarg.joint_posterior import sample_posterior
+    from unimarg.query import only_question
 
+    only_question(net, None)
     frame = sample_posterior(net, findings, n, seed=seed)
     print(f"unimarg: {frame.attrs['draws']} draws, worth {frame.attrs['ess']:.0f}, by {frame.attrs['method']}", file=sys.stderr)
     numbers = [{state: k for k, state in enumerate(v.states)} for v in net.variables]
