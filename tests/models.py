@@ -20,8 +20,8 @@ from unimarg.trunk import Trunk
 ASIA = um.example("asia")
 ILL = {"dysp": "yes", "xray": "yes", "smoke": [0.3, 0.9]}
 METHODS = ["prior", "independent", "hybrid", "message", "lookahead", "adaptive", "sequential"]  # by sampling
-# every part of training: both heads, mixed masks, channels, averaging, a student; runs with these options share two programs
-OPTIONS: dict[str, Any] = {"preset": "default", "hidden": (16,), "batch": 16, "labels": "sample", "student": 8}
+# every part of training: both heads, mixed masks, channels, clipping, averaging, a student; runs with these options share two programs
+OPTIONS: dict[str, Any] = {"preset": "default", "hidden": (16,), "batch": 16, "labels": "sample", "student": 8, "clip": 1.0}
 CALL, STEPS = 8, 19  # two calls and a shorter one
 
 
