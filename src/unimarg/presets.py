@@ -2,8 +2,8 @@
 
 The paper gives one hidden layer of 4096 units, ReLU, dropout 0.5, Adam, cross-entropy over all nodes,
 masks of uniform rate, 20,000 iterations and two encodings. It does not give the batch size and the learning
-rate: 1e-3 (Adam's usual) and 256 samples, or 2048 where a GPU takes hardly longer for them, are our choice; in equal time either is the
-better one on its device (``docs/log.md``).
+rate: 1e-3 (Adam's usual) and 256 samples, or 2048 on a GPU, are our choice; in equal time either is the better one on its device
+(``docs/log.md``).
 """
 
 from __future__ import annotations

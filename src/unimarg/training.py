@@ -187,7 +187,8 @@ def run_steps(plan: Plan, given: Given, state: State) -> tuple[State, jax.Array]
         learnt_from = jax.tree.map(lambda a: a.reshape(-1, plan.recipe.batch, *a.shape[2:]), learnt_from._replace(states=None))
         learnt_from = learnt_from._replace(states=parts_of(states, plan.recipe.batch))
     noise = dropout_noise(stream(given.key, DROPOUT), samples, plan.recipe.architecture)
-    learnt_from = learnt_from._replace(noise=jax.tree.map(lambda a: a.reshape(-1, plan.recipe.batch, *a.shape[1:]), noise))
+    if noise is not None:
+        learnt_from = learnt_from._replace(noise=noise.reshape(-1, plan.recipe.batch, noise.shape[-1]))
 
     count = jnp.clip(given.steps - state.step, 0, plan.steps_per_call)
 
