@@ -50,4 +50,4 @@ def test_the_problematic_pair_of_the_paper():
     told[0] = np.log(net.mechanisms[2].expand()[:, 1])
     assert largest(message(frame, query, told).finish()) == pytest.approx(1, abs=1e-4)
     assert largest(lookahead(frame, query).finish()) == pytest.approx(1, abs=1e-4)
-    assert largest(None, sequential(random_model(net, heads=("marginal", "message")), query)) < 20
+    assert largest(None, sequential(random_model(net, heads=("marginal", "message")), query)[0]) < 20

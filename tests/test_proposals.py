@@ -253,7 +253,7 @@ def test_sequential_draws_follow_their_density(options):
         if not structure and "student" in options:
             continue
         query = Query.make(net, evidence, tuple(range(len(net))))
-        draw = sequential(random_model(net, **({"hidden": (16,)} | options)), query, structure)
+        draw, _ = sequential(random_model(net, **({"hidden": (16,)} | options)), query, structure)
         states, log_w = (np.asarray(a) for a in draw(key_from_seed(3), first_sample(0), DRAWS)[:2])
         live = np.isfinite(log_w)
         rows, first = np.unique(states.T[live], axis=0, return_index=True)

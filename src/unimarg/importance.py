@@ -5,7 +5,7 @@
 f is the indicator of x_i = k, or P(x_i = k | pa_i) where no finding lies below node i (Rao-Blackwell). The standard error is
 sqrt(sum w^2 (f - mu)^2) / sum w, less where the proposal's own q_i serves as a control variate, and never below what an event that no
 sample showed may still have, nor below the share of the FEW heaviest samples, unless counting the state would have less, even if such
-were missed.
+were missed. Where a proposal may miss a part of the posterior without a weight that shows it, witnesses are heard too (``witness``).
 
 Samples come in chunks, several at a time; their sums are kept in float64, weights scaled by the largest so far. Whether to go on is
 asked at FIRST_CHECK samples, and then at as many as the target error should take by what is known, twice those so far at most: seldom,
@@ -47,6 +47,9 @@ FEW = 2.0  # of the heaviest samples: their share is left as an error where mean
 EVENTS = 100  # sum of D^2 from which a factor is fitted freely
 TINY = 1e-300
 ROUNDING = 1e-6  # of probabilities in float32, summed, relative to them
+SAMPLES_OF_A_WITNESS, LEAST_WITNESSES = 4, 5 << 10
+DOUBT = 2.0  # times the variance that the samples themselves show: from there on the witnesses are believed
+APART = 0x517E55  # the witnesses' random numbers from the samples'
 
 
 @dataclass(frozen=True)
@@ -60,6 +63,7 @@ class Limits:
 
 Drawn = tuple[jax.Array, jax.Array, Origin | None]  # states, log weights, and what the states were drawn from if known
 Draw = Callable[[Key, jax.Array, int], Drawn]  # (key, first sample, n)
+Weigh = Callable[[jax.Array], jax.Array]  # states [nodes, n] that another drew -> the log weights that a proposal gives them
 
 
 @dataclass
@@ -105,10 +109,6 @@ class Weighted:
     @property
     def log_evidence(self) -> float:
         return self.top + math.log(self.w / self.samples) if self.w > 0 else -math.inf
-
-    @property
-    def log_evidence_error(self) -> float:
-        return math.sqrt(max(1 / self.ess - 1 / self.samples, 0.0)) if self.ess > 0 else math.inf
 
     @property
     def k_hat(self) -> float:
@@ -165,12 +165,14 @@ def side_by_side() -> int:
 class Estimator:
     """One query's samples: draws them in chunks, adds them up, and turns the sums into a posterior."""
 
-    def __init__(self, frame: Frame, query: Query, given: Conditionals, draw: Draw | None = None, spent: int = 0):
+    def __init__(
+        self, frame: Frame, query: Query, given: Conditionals, draw: Draw | None = None, spent: int = 0, witness: Draw | None = None
+    ):
         self.frame, self.query, self.given = frame, query, given
         self.spent = spent  # samples that went into the proposal
-        self.draw = draw or sampler(frame, given)
-        self.total = Weighted(frame.shape.nodes, frame.shape.card)
-        self._known: tuple[int, tuple[Floats, Floats]] | None = None  # samples, and the moments of so many
+        self.draw, self.witness = draw or sampler(frame, given), witness
+        self.total, self.heard = (Weighted(frame.shape.nodes, frame.shape.card) for _ in range(2))  # of samples, and of witnesses
+        self._known: tuple[tuple[int, int], tuple[Floats, Floats]] | None = None  # samples and witnesses, and the moments of so many
 
     def run(self, limits: Limits, seed: int = 0, chunk: int | None = None, progress: Callable[[int, float], None] | None = None) -> None:
         """Samples until one of the limits."""
@@ -180,11 +182,13 @@ class Estimator:
             while self.total.samples < limits.samples and (target is None or not self.reached(target)):
                 goal = limits.samples if target is None else min(self.next_check(target), limits.samples)
                 while self.total.samples < goal:
-                    self._advance(pool, key, size, goal)
-                    spent = time.perf_counter() - began
+                    self._advance(pool, self.draw, self.total, key, size, goal)
+                    late = time.perf_counter() - began > limits.seconds
+                    if self.witness:
+                        self.hear(pool, seed, size, late or self.total.samples >= goal)
                     if progress:
-                        progress(self.total.samples, spent)
-                    if spent > limits.seconds:
+                        progress(self.total.samples, time.perf_counter() - began)
+                    if late:
                         return
 
     def next_check(self, target_error: float) -> int:
@@ -193,34 +197,60 @@ class Estimator:
         if so_far == 0:
             return least
         wanted = 2.0
-        if self.total.ess >= ENOUGH and not self.total.heavy:
+        if self.ess >= ENOUGH and not self.total.heavy:
             wanted = min(wanted, (self.largest_error() / target_error) ** 2)
         step = max(least // 2, 1)
         return max(math.ceil(so_far * wanted / step), so_far // step + 1) * step
 
-    def _advance(self, pool: ThreadPoolExecutor, key: Key, size: int, goal: int) -> None:
+    def _advance(self, pool: ThreadPoolExecutor, draw: Draw, total: Weighted, key: Key, size: int, goal: int) -> None:
         """Draws some chunks side by side and adds them in the order of their numbers."""
 
-        def draw(first: int) -> tuple[Any, ...]:
+        def chunk(first: int) -> tuple[Any, ...]:
             count = min(size, goal - first)
-            states, log_w, origin = self.draw(key, first_sample(first), size)
+            states, log_w, origin = draw(key, first_sample(first), size)
             top, w, w2, sums = self._sums(states, log_w, origin, count)
             return float(top), float(w), float(w2), np.asarray(sums), np.asarray(log_w)[:count], count
 
-        for found in pool.map(draw, range(self.total.samples, goal, size)[: side_by_side()]):
-            self.total.add(*found)
+        for found in pool.map(chunk, range(total.samples, goal, size)[: side_by_side()]):
+            total.add(*found)
+
+    def hear(self, pool: ThreadPoolExecutor, seed: int, size: int, to_the_last: bool) -> None:
+        """Witnesses for the samples so far, in whole chunks of them until ``to_the_last``."""
+        assert self.witness is not None
+        due = max(-(-self.total.samples // SAMPLES_OF_A_WITNESS), LEAST_WITNESSES)
+        due = due if to_the_last else due // size * size
+        while self.heard.samples < due:
+            self._advance(pool, self.witness, self.heard, key_from_seed((seed + APART) % 2**64), size, due)
 
     def _sums(self, states: jax.Array, log_w: jax.Array, origin: Origin | None, count: int) -> Any:
         return weighted_sums(self.frame.shape, self.given, states, log_w, origin, count)
 
     def reached(self, target_error: float) -> bool:
-        total = self.total
-        return total.ess >= ENOUGH and not total.heavy and self.largest_error() <= target_error
+        return self.ess >= ENOUGH and not self.total.heavy and self.largest_error() <= target_error
+
+    @property
+    def ess(self) -> float:
+        """What the samples are worth, or less if the witnesses say much less."""
+        own, told = self.total.ess, self.heard.w2 * self._scale
+        return max(1 / told, 1.0) if told * own > DOUBT else own
+
+    @property
+    def log_evidence_error(self) -> float:
+        return math.sqrt(max(1 / self.ess - 1 / self.total.samples, 0.0)) if self.ess > 0 else math.inf
+
+    @property
+    def _scale(self) -> float:
+        """From the witnesses' sums to variances."""
+        if self.heard.w2 == 0 or self.total.w == 0:
+            return 0.0
+        log = 2 * (self.heard.top - self.total.log_evidence) - math.log(self.total.samples * self.heard.samples)
+        return math.exp(min(log, 600.0))
 
     def moments(self) -> tuple[Floats, Floats]:
         """Marginals and standard errors, ``[nodes, card]`` in the network's order."""
-        if self._known is None or self._known[0] != self.total.samples:
-            self._known = self.total.samples, self._moments()
+        so_far = self.total.samples, self.heard.samples
+        if self._known is None or self._known[0] != so_far:
+            self._known = so_far, self._moments()
         return self._known[1]
 
     def _moments(self) -> tuple[Floats, Floats]:
@@ -230,18 +260,26 @@ class Estimator:
             return np.full((n, card), np.nan), np.full((n, card), np.nan)
         delta = total.sums[..., 0] / total.w
         square = (total.sums[..., 2] - 2 * delta * total.sums[..., 1] + delta**2 * total.w2) / total.w**2
+        missed = self._missed(centre + delta, square)
         less, square = self._controlled(delta, square)
         mean, spread = np.clip(centre + delta - less, 0, 1), self._spread()
         # what was not drawn may weigh as much as the heaviest sample that was; no indicator varies by more than that of the state itself,
         # which may be so much more probable
         heaviest = spread / total.w
-        missed = FEW * np.maximum(heaviest - spread / total.ess, 0)
-        square = np.maximum(square, np.minimum(_most_variance(mean, missed) / total.ess, (FEW * heaviest) ** 2))
+        more = FEW * np.maximum(heaviest - spread / total.ess, 0)
+        square = np.maximum(square, np.minimum(_most_variance(mean, more) / total.ess, (FEW * heaviest) ** 2)) + missed
         unseen = zero_count_error(total.ess) * spread
         if total.k_hat >= RELIABLE:
             unseen = np.maximum(unseen, heaviest)
         least = np.maximum(unseen, ROUNDING * np.maximum(mean, spread > 0))
-        return mean, np.maximum(np.sqrt(square), least)
+        return mean, np.clip(np.sqrt(square), least, 1)
+
+    def _missed(self, mean: Floats, square: Floats) -> Floats:
+        """The variance that the witnesses tell of beyond what the samples show."""
+        heard = self.heard
+        delta = mean - heard.centre
+        told = np.clip((heard.sums[..., 2] - 2 * delta * heard.sums[..., 1] + delta**2 * heard.w2) * self._scale, 0, 1)
+        return np.where(told > DOUBT * square, told - np.maximum(square, 0), 0)
 
     def _controlled(self, delta: Floats, square: Floats) -> tuple[Floats, Floats]:
         """What to subtract from the means, and their variances then.
@@ -284,8 +322,8 @@ class Estimator:
             probabilities=tuple(_unit(mean[i, : net.cards[i]]) for i in targets),
             std_errors=tuple(error[i, : net.cards[i]] for i in targets),
             log_evidence=total.log_evidence,
-            log_evidence_error=total.log_evidence_error,
-            ess=total.ess,
+            log_evidence_error=self.log_evidence_error,
+            ess=self.ess,
             k_hat=total.k_hat,
             samples=total.samples,
             method=method,
@@ -299,10 +337,11 @@ class Estimator:
         total = self.total
         if total.w <= 0:
             return "failed", f"no sample of {total.samples} was compatible with the evidence"
-        if total.ess < HOPELESS:
-            return "failed", f"{total.samples} samples are worth {total.ess:.1f}: the answer is not to be trusted"
-        if total.ess < ENOUGH:
-            return "low_ess", f"{total.samples} samples are worth {total.ess:.0f}, fewer than {ENOUGH:.0f}"
+        why = "" if self.ess == total.ess else "; samples of lookahead fall where these hardly do"
+        if self.ess < HOPELESS:
+            return "failed", f"{total.samples} samples are worth {self.ess:.1f}: the answer is not to be trusted{why}"
+        if self.ess < ENOUGH:
+            return "low_ess", f"{total.samples} samples are worth {self.ess:.0f}, fewer than {ENOUGH:.0f}{why}"
         if total.heavy:
             return "low_ess", f"the largest weights have a heavy tail (k-hat {total.k_hat:.2f}, reliable below {RELIABLE})"
         largest = self.largest_error()

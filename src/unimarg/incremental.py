@@ -93,10 +93,12 @@ def sequential_draw(
     findings: Findings,
     block: int | None = None,
     densities: bool = False,
+    forced: jax.Array | None = None,
 ) -> SequentialDraws:
     """n samples of one evidence set; ``layout`` must be of width 1, ``first`` is as for ``compiled.draw_states``.
 
-    The number drawn for (sample, node) depends on the key and these two alone, whatever ``block`` is.
+    The number drawn for (sample, node) depends on the key and these two alone, whatever ``block`` is. With ``forced`` states
+    ``[nodes, n]`` nothing is drawn: these states' weights are given.
     """
     assert layout.width == 1
     layer = _padded(layer)
@@ -113,13 +115,15 @@ def sequential_draw(
 
     def walk(number: jax.Array) -> tuple[jax.Array, ...]:
         samples = first[0] + number * np.uint32(block) + lax.iota(jnp.uint32, block)
+        fixed = None if forced is None else lax.dynamic_slice_in_dim(forced, number.astype(jnp.int32) * block, block, axis=1)
 
         def step(carry: tuple[jax.Array, ...], now: tuple[Schedule, Layer, Findings]) -> tuple[tuple[jax.Array, ...], Any]:
             before, states, log_weight = carry
             schedule, mine, known = now
             high, low = words(key, samples, schedule.nodes.astype(jnp.uint32) + first[1])
             which = schedule.kind + len(layout.kinds) * (known.observed >= 0)
-            node = _Node(schedule.position, mine, known, before, states, high[0], low[0])
+            state = None if fixed is None else lax.dynamic_index_in_dim(fixed, schedule.start, 0, keepdims=False).astype(jnp.int32)
+            node = _Node(schedule.position, mine, known, before, states, high[0], low[0], state)
             state, gain, log_q, rows = lax.switch(which, branches, node)
             states = lax.dynamic_update_slice(states, state.astype(layout.dtype)[None], (schedule.start, 0))
             return (_grown(before, state, rows), states, log_weight + gain), (log_q if densities else None)
@@ -145,6 +149,7 @@ class _Node(NamedTuple):
     states: jax.Array
     high: jax.Array
     low: jax.Array
+    fixed: jax.Array | None = None  # the state, where it is not drawn
 
 
 def _draw(layout: Layout, arrays: Arrays, k: int, node: _Node) -> tuple[jax.Array, ...]:
@@ -163,7 +168,7 @@ def _draw(layout: Layout, arrays: Arrays, k: int, node: _Node) -> tuple[jax.Arra
     top = jnp.where(jnp.isneginf(top), 0, top)
     mass = [jnp.exp(a - top) for a in score]
     total = reduce(jnp.add, mass)
-    state = _invert([m / total for m in mass], node.high, node.low)
+    state = _invert([m / total for m in mass], node.high, node.low) if node.fixed is None else node.fixed
     log_z = top + jnp.log(total)
 
     def at(values: list[jax.Array]) -> jax.Array:

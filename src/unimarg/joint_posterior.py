@@ -13,6 +13,7 @@ import math
 import time
 import warnings
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -22,7 +23,7 @@ from unimarg.counter import key_from_seed
 from unimarg.errors import ImpossibleEvidenceError, SamplingError, TooExpensiveError, UsageError, closest, whole_number
 from unimarg.exact import DEFAULT_MEMORY, exact
 from unimarg.formats.interop import AnyNetwork, as_network
-from unimarg.importance import DEFAULT_SAMPLES, ENOUGH, Drawn, Estimator, Weighted, chunk_size, first_sample
+from unimarg.importance import DEFAULT_SAMPLES, ENOUGH, Drawn, Estimator, Weighted, chunk_size, first_sample, side_by_side
 from unimarg.network import Floats, Ints, Network
 from unimarg.query import EXACT_MEMORY, Asked, Options, check
 from unimarg.sums import SUMS
@@ -100,12 +101,12 @@ class _Stream:
     """Draws by number and their weights; states are drawn again where they are wanted."""
 
     def __init__(self, estimator: Estimator, seed: int):
-        self.estimator, self.key, self.size = estimator, key_from_seed(seed), chunk_size(estimator.frame)
-        self.total = Weighted(0, 0)
+        self.estimator, self.seed, self.size = estimator, seed, chunk_size(estimator.frame)
+        self.total = estimator.total = Weighted(0, 0)  # of the weights alone
         self.log_w: list[np.ndarray] = []
 
     def _chunk(self, number: int) -> Drawn:
-        return self.estimator.draw(self.key, first_sample(number * self.size), self.size)
+        return self.estimator.draw(key_from_seed(self.seed), first_sample(number * self.size), self.size)
 
     def extend(self, count: int) -> None:
         """The log weights of the draws up to ``count``."""
@@ -113,12 +114,19 @@ class _Stream:
             now = np.asarray(self._chunk(len(self.log_w))[1])[: count - self.total.samples]
             self.log_w.append(now)
             _add(self.total, now.astype(np.float64))
+        if self.estimator.witness and count:
+            with ThreadPoolExecutor(side_by_side()) as pool:
+                self.estimator.hear(pool, self.seed, self.size, True)
+
+    @property
+    def ess(self) -> float:
+        return self.estimator.ess
 
     def until(self, ess: float, limit: int, seconds: float) -> None:
         """Draws until they are worth ``ess``, asked at doublings so that stopping does not depend on the last few."""
         began, count = time.perf_counter(), min(self.size, limit)
         self.extend(count)
-        while self.total.ess < ess and count < limit and time.perf_counter() - began < seconds:
+        while self.ess < ess and count < limit and time.perf_counter() - began < seconds:
             count = min(2 * count, limit)
             self.extend(count)
 
@@ -130,13 +138,13 @@ class _Stream:
     def resampled(self, n: int, seed: int) -> Ints:
         """Numbers of n draws by systematic resampling, in random order."""
         total = self.total
-        worth = f"{total.samples} draws are worth {total.ess:.0f}"
-        if not total.ess >= ENOUGH:
+        worth = f"{total.samples} draws are worth {self.ess:.0f}"
+        if not self.ess >= ENOUGH:
             found = f"no draw of {total.samples} was compatible with the evidence" if not total.w > 0 else worth
             raise SamplingError(
                 f"{found}: too few to resample from ({ENOUGH:.0f} needed); try another method, more samples=, or weighted=True",
                 total.samples,
-                total.ess,
+                self.ess,
             )
         rng = np.random.default_rng(seed)
         edges = np.cumsum(self.weights())
@@ -170,7 +178,7 @@ class _Stream:
             "method": method,
             "status": status,
             "message": "; ".join(m for m in (message, tried) if m),
-            "ess": total.ess,
+            "ess": self.ess,
             "k_hat": total.k_hat,
             "draws": total.samples,
             "log_evidence": total.log_evidence if total.samples else math.nan,
@@ -179,10 +187,10 @@ class _Stream:
 
     def _status(self, rows: int, resampled: bool) -> tuple[str, str]:
         total = self.total
-        if resampled and total.ess < rows * ALMOST:
-            return "low_ess", f"{total.samples} draws are worth {total.ess:.0f}, fewer than the {rows} samples asked for: rows repeat"
-        if total.ess < ENOUGH:
-            return "low_ess", f"{total.samples} draws are worth {total.ess:.0f}, fewer than {ENOUGH:.0f}"
+        if resampled and self.ess < rows * ALMOST:
+            return "low_ess", f"{total.samples} draws are worth {self.ess:.0f}, fewer than the {rows} samples asked for: rows repeat"
+        if self.ess < ENOUGH:
+            return "low_ess", f"{total.samples} draws are worth {self.ess:.0f}, fewer than {ENOUGH:.0f}"
         if total.heavy:
             return "low_ess", f"the largest weights have a heavy tail (k-hat {total.k_hat:.2f})"
         return "ok", ""
@@ -243,11 +251,11 @@ def joint_table(net: Network, model: Marginalizer | None, evidence: Any, names: 
         "method": name,
         "status": status,
         "message": "; ".join(m for m in (message, tried) if m),
-        "ess": total.ess,
+        "ess": counting.ess,
         "k_hat": total.k_hat,
         "samples": total.samples,
         "log_evidence": total.log_evidence,
-        "log_evidence_error": total.log_evidence_error,
+        "log_evidence_error": counting.log_evidence_error,
     }
     return _table(asked, names, mean[0], error[0], facts)
 
@@ -300,9 +308,9 @@ class Combinations(Estimator):
     """Counts the combinations of the query's targets in place of the states of each."""
 
     def __init__(self, proposal: Estimator, cards: Sequence[int]):
-        super().__init__(proposal.frame, proposal.query, proposal.given, proposal.draw)
+        super().__init__(proposal.frame, proposal.query, proposal.given, proposal.draw, witness=proposal.witness)
         self.cards = cards
-        self.total = Weighted(1, math.prod(cards))
+        self.total, self.heard = (Weighted(1, math.prod(cards)) for _ in range(2))
 
     def _sums(self, states: jax.Array, log_w: jax.Array, origin: Origin | None, count: int) -> Any:
         codes = np.ravel_multi_index(tuple(np.asarray(states)[t, :count].astype(np.int64) for t in self.query.targets), self.cards)

@@ -22,7 +22,7 @@ from unimarg.errors import EvidenceError, ImpossibleEvidenceError, TooExpensiveE
 from unimarg.evidence import parse_evidence
 from unimarg.formats.interop import AnyNetwork, as_network
 from unimarg.frame import Frame, frame_of
-from unimarg.importance import DEFAULT_SAMPLES, MAX_SAMPLES, Draw, Estimator, Limits, sampler
+from unimarg.importance import DEFAULT_SAMPLES, MAX_SAMPLES, Draw, Estimator, Limits, Weigh, sampler
 from unimarg.network import Floats, Network
 from unimarg.posterior import Posterior
 from unimarg.proposals.adaptive import adapt, traced
@@ -33,6 +33,7 @@ from unimarg.proposals.message import message
 from unimarg.proposals.prior import prior
 from unimarg.relevance import relevant
 from unimarg.triangulation import moral_graph, quick_entries
+from unimarg.witness import weighed_by_walk, witness
 
 if TYPE_CHECKING:
     from unimarg.marginalizer import Marginalizer
@@ -235,15 +236,19 @@ class Asked:
             from unimarg.proposals.sequential import sequential
 
             assert self.model is not None
-            return self._drawn_by(sequential(self.model, query, options.structure))
+            return self._drawn_by(*sequential(self.model, query, options.structure), range(len(self.net)))
         if method == "hybrid" and callable(options.beta):
-            return self._drawn_by(hybrid_by_callable(frame, query, self._marginals(), options.beta, self.given or {}, options.structure))
+            drawn = hybrid_by_callable(frame, query, self._marginals(), options.beta, self.given or {}, options.structure)
+            return self._drawn_by(*drawn, query.targets)
         given = self.draft(method).finish()
-        return Estimator(frame, query, given, sampler(frame, given, options.structure), self.spent)
+        heard = None if method in WITHOUT_MODEL else witness(frame, replace(query, every=True), weighed_by_walk(frame, given))
+        return Estimator(frame, query, given, sampler(frame, given, options.structure), self.spent, heard)
 
-    def _drawn_by(self, draw: Draw) -> Estimator:
-        """Not by a walk; with structure, means are still taken over P(x_i | pa_i) where no finding lies below."""
-        return Estimator(self.frame, self.query, prior(self.frame, self.query, self.options.structure).finish(), draw)
+    def _drawn_by(self, draw: Draw, weigh: Weigh, nodes: Sequence[int]) -> Estimator:
+        """Not by a walk: ``nodes`` and those above them; with structure, means are still over P(x_i | pa_i) where no finding lies below."""
+        given = prior(self.frame, self.query, self.options.structure).finish()
+        drawn = Query.make(self.net, self.query.evidence, tuple(nodes), every=True)
+        return Estimator(self.frame, self.query, given, draw, witness=witness(self.frame, drawn, weigh))
 
     def draft(self, method: str) -> Draft:
         frame, query, structure = self.frame, self.query, self.options.structure
@@ -302,7 +307,7 @@ class Asked:
         best: tuple[float, str, Estimator] | None = None
         for method in methods:
             pilot = self._sampled(method, replace(self.limits, samples=min(PILOT, self.limits.samples)))
-            share = pilot.total.ess / max(pilot.total.samples, 1)
+            share = pilot.ess / max(pilot.total.samples, 1)
             tried.append(f"{method} (ESS {share:.1%})")
             drawn += pilot.total.samples
             if best is None or share > best[0]:

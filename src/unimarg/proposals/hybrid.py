@@ -19,7 +19,7 @@ from unimarg.conditionals import FLOOR, Draft, Query, normalised
 from unimarg.counter import Key, key_from_seed, words
 from unimarg.errors import UsageError, closest
 from unimarg.frame import Frame
-from unimarg.importance import Draw, Drawn, chunk_size, first_sample
+from unimarg.importance import Draw, Drawn, Weigh, chunk_size, first_sample
 from unimarg.network import Floats, Ints, Network
 from unimarg.walk import walk
 
@@ -73,17 +73,25 @@ def fit_beta(frame: Frame, query: Query, marginals: Floats, structure: bool, see
 
 def hybrid_by_callable(
     frame: Frame, query: Query, marginals: Floats, beta: Beta, evidence: Mapping[str, object], structure: bool = True
-) -> Draw:
+) -> tuple[Draw, Weigh]:
     """Draws with ``beta(states, evidence)`` asked at every node: the next is the first that has -1 in all rows."""
 
     alone = Lock()  # a user's function is asked by one thread at a time
 
-    def draw(key: Key, first: jax.Array, n: int) -> Drawn:
+    def walked(draws: Callable[[int], Floats | Ints], n: int) -> tuple[Ints, jax.Array]:
         with alone:
-            states, log_w, _ = host_walk(frame, query, marginals, lambda s: beta(s, evidence), structure, _uniforms(key, first, n), n)
-        return jnp.asarray(states.T, frame.shape.dtype), jnp.asarray(log_w, jnp.float32), None
+            states, log_w, _ = host_walk(frame, query, marginals, lambda s: beta(s, evidence), structure, draws, n)
+        return states, jnp.asarray(log_w, jnp.float32)
 
-    return draw
+    def draw(key: Key, first: jax.Array, n: int) -> Drawn:
+        states, log_w = walked(_uniforms(key, first, n), n)
+        return jnp.asarray(states.T, frame.shape.dtype), log_w, None
+
+    def weigh(states: jax.Array) -> jax.Array:
+        given = np.asarray(states, dtype=np.int64)
+        return walked(given.__getitem__, given.shape[1])[1]
+
+    return draw, weigh
 
 
 def _uniforms(key: Key, first: jax.Array, n: int) -> Callable[[int], Floats]:

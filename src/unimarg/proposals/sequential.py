@@ -14,9 +14,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from unimarg.conditionals import Query
-from unimarg.counter import Key
+from unimarg.counter import Key, key_from_seed
 from unimarg.errors import UsageError
-from unimarg.importance import Draw, Drawn
+from unimarg.importance import Draw, Drawn, Weigh, first_sample
 from unimarg.incremental import Layer, make_findings, sequential_draw, student_layer, trunk_layer
 from unimarg.layout import compile_network
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from unimarg.marginalizer import Marginalizer
 
 
-def sequential(model: Marginalizer, query: Query, structure: bool = True) -> Draw:
+def sequential(model: Marginalizer, query: Query, structure: bool = True) -> tuple[Draw, Weigh]:
     net = model.net
     if not model.sequential:
         raise UsageError("sequential needs a network of one hidden layer or a student; train with preset='paper' or student=256")
@@ -41,7 +41,11 @@ def sequential(model: Marginalizer, query: Query, structure: bool = True) -> Dra
         drawn = sequential_draw(compiled.layout, compiled.arrays, key, first, n, layer, findings)
         return drawn.states, drawn.log_weight, None
 
-    return draw
+    def weigh(states: jax.Array) -> jax.Array:
+        unused = key_from_seed(0), first_sample(0)
+        return sequential_draw(compiled.layout, compiled.arrays, *unused, states.shape[1], layer, findings, forced=states).log_weight
+
+    return draw, weigh
 
 
 def _layer(model: Marginalizer, query: Query, head: str) -> Layer:

@@ -123,6 +123,7 @@ def _draw(
     began, rows = time.perf_counter(), []
     try:
         estimator = Asked(net, model, given(net, evidence), None, options).estimator(proposal.method)
+        estimator.witness = None  # what the samples themselves show, as in the paper
         draw, size = estimator.draw, chunk_size(estimator.frame)
         first = _first_chunk(draw)
         for n in points:

@@ -1,0 +1,195 @@
+"""What a proposal misses: it is weighed where it does not draw."""
+
+import math
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import unimarg as um
+from models import ASIA, ILL, random_model
+from networks import all_states, as_given, enumerate_all, random_network
+from unimarg.conditionals import Query
+from unimarg.counter import key_from_seed
+from unimarg.evidence import Evidence
+from unimarg.frame import Frame, frame_of
+from unimarg.importance import CHUNK, ENOUGH, HOPELESS, Draw, Estimator, Limits, Weigh, first_sample, sampler
+from unimarg.proposals.hybrid import hybrid, hybrid_by_callable
+from unimarg.proposals.independent import independent
+from unimarg.proposals.message import message
+from unimarg.proposals.sequential import sequential
+from unimarg.query import Asked, Options
+from unimarg.witness import weighed_by_walk, witness
+
+NET = random_network(38, 7, most=400)
+MODEL = random_model(NET, heads=("marginal", "message"))
+EVIDENCE = Evidence({6: 1}, {2: np.array([0.2, 1.0, 0.7][: NET.cards[2]])})
+QUERY = Query.make(NET, EVIDENCE, tuple(range(len(NET))), every=True)
+SAMPLES = 1 << 16
+
+
+def beliefs(net: um.Network, misses: float) -> np.ndarray:
+    """The exact posteriors, but for the first unobserved node's last state, which has only a little left of its share."""
+    u = np.zeros((len(net), int(net.cards.max())))
+    for i, p in enumerate(enumerate_all(net, EVIDENCE)[1]):
+        u[i, : len(p)] = p
+    k = net.cards[0] - 1
+    u[0, k] *= misses
+    return u / u.sum(axis=1, keepdims=True)
+
+
+def estimator(frame: Frame, draft, heard: bool = True) -> Estimator:
+    given = draft.finish()
+    return Estimator(frame, QUERY, given, sampler(frame, given), 0, witness(frame, QUERY, weighed_by_walk(frame, given)) if heard else None)
+
+
+@pytest.mark.parametrize("structure", [True, False])
+def test_a_part_that_is_never_drawn_is_noticed(structure):
+    frame = frame_of(NET)
+    truth = enumerate_all(NET, EVIDENCE)[1][0][-1]
+    assert truth > 0.05
+    answers = []
+    for heard in (False, True):
+        made = estimator(frame, independent(frame, QUERY, beliefs(NET, 1e-7), structure), heard)
+        made.run(Limits(SAMPLES), 3)
+        answers.append(made.posterior("independent", Limits(), 0.0))
+    alone, checked = answers
+    assert (alone.status, checked.status) == ("ok", "failed")
+    assert alone.probabilities[0][-1] == checked.probabilities[0][-1] == pytest.approx(0, abs=1e-3)
+    assert alone.std_errors[0][-1] < truth / 20
+    assert checked.std_errors[0][-1] > truth / 5
+    assert checked.std_errors[0].max() <= 1
+    assert 1 <= checked.ess < HOPELESS
+    assert "lookahead" in checked.message
+    assert np.isfinite(checked.log_evidence_error)
+
+
+def test_witnesses_tell_the_variance_that_enumeration_gives():
+    frame = frame_of(NET)
+    given = independent(frame, QUERY, beliefs(NET, 0.02)).finish()
+    made = Estimator(frame, QUERY, given, None, 0, witness(frame, QUERY, weighed_by_walk(frame, given)))
+    made.run(Limits(SAMPLES), 5)
+    states = all_states(NET, EVIDENCE)
+    log_p = NET.log_probability(states) + np.log(QUERY.likelihood[np.arange(len(NET)), states]).sum(axis=1)
+    keep = log_p > -np.inf
+    states, log_p = states[keep], log_p[keep]
+    log_z = np.logaddexp.reduce(log_p)
+    log_w = np.asarray(weighed_by_walk(frame, given)(jnp.asarray(states.T, frame.shape.dtype)), np.float64)
+    posterior, ratio = np.exp(log_p - log_z), np.exp(log_w - log_z)
+    # of a mean over m witnesses
+    error = math.sqrt((posterior @ ratio**2) / made.heard.samples)
+    told = made.heard.w2 * made._scale * made.total.samples * math.exp(2 * (made.total.log_evidence - log_z))
+    assert abs(told - posterior @ ratio) < 4.5 * error
+    k = NET.cards[0] - 1
+    f = states[:, 0] == k
+    variance = posterior @ (ratio * (f - posterior @ f) ** 2) / made.total.samples
+    mean = np.zeros_like(made.heard.centre)
+    mean[0, k] = posterior @ f
+    found = made._missed(mean, np.zeros_like(mean))[0, k] * math.exp(2 * (made.total.log_evidence - log_z))
+    assert found == pytest.approx(variance, rel=4.5 * error / (posterior @ ratio) + 0.05)
+
+
+def test_where_nothing_is_missed_they_change_nothing():
+    frame = frame_of(NET)
+    for draft in (hybrid(frame, QUERY, beliefs(NET, 1.0), 0.3), message(frame, QUERY, np.zeros((len(NET), int(NET.cards.max()))))):
+        one, other = (estimator(frame, draft, heard) for heard in (False, True))
+        for made in (one, other):
+            made.run(Limits(SAMPLES), 1)
+        assert other.heard.samples == SAMPLES // 4
+        assert other.ess == one.ess > ENOUGH
+        p, q = one.posterior("", Limits(), 0.0), other.posterior("", Limits(), 0.0)
+        common = np.concatenate(p.probabilities) > 0.01
+        np.testing.assert_array_equal(np.concatenate(p.std_errors)[common], np.concatenate(q.std_errors)[common])
+        np.testing.assert_array_equal(np.concatenate(p.probabilities), np.concatenate(q.probabilities))
+
+
+def pairs() -> dict[str, tuple[Draw, Weigh]]:
+    frame = frame_of(NET)
+    u = beliefs(NET, 0.5)
+    given = independent(frame, QUERY, u).finish()
+    student = random_model(NET, preset="default", hidden=(16,), student=16)
+    return {
+        "walk": (sampler(frame, given), weighed_by_walk(frame, given)),
+        "callable": hybrid_by_callable(frame, QUERY, u, lambda s, e: 0.3 + 0.4 * (s[:, 0] == 0), {}),
+        "sequential": sequential(MODEL, QUERY),
+        "to the letter": sequential(MODEL, QUERY, structure=False),
+        "student": sequential(student, QUERY),
+    }
+
+
+@pytest.mark.parametrize("name", list(pairs()))
+def test_what_was_drawn_is_weighed_as_it_was(name):
+    draw, weigh = pairs()[name]
+    states, log_w, _ = draw(key_from_seed(4), first_sample(0), 512)
+    np.testing.assert_allclose(np.asarray(weigh(states)), np.asarray(log_w), atol=1e-5)
+
+
+def test_a_state_that_cannot_be_drawn_at_all():
+    """Weights without bounds leave errors that are numbers, and a status that says it."""
+    frame = frame_of(NET)
+    given = independent(frame, QUERY, beliefs(NET, 1.0)).finish()
+
+    def weigh(states):
+        return jnp.where(states[0] == NET.cards[0] - 1, jnp.inf, weighed_by_walk(frame, given)(states))
+
+    made = Estimator(frame, QUERY, given, None, 0, witness(frame, QUERY, weigh))
+    made.run(Limits(CHUNK))
+    found = made.posterior("independent", Limits(), 0.0)
+    assert found.status == "failed"
+    assert found.ess == 1
+    assert np.isfinite(np.concatenate(found.std_errors)).all()
+
+
+def test_the_same_answer_for_any_chunk_and_no_more_witnesses_than_are_due():
+    model = random_model(ASIA, heads=("marginal", "message"))
+    found = []
+    for chunk in (CHUNK, 3000, 1 << 13):
+        made = Asked(ASIA, model, ILL, None, Options(structure=False)).estimator("independent")
+        made.run(Limits(1 << 15), 5, chunk)
+        assert made.heard.samples == 1 << 13
+        found.append((made.ess, made.moments()[1]))
+    for ess, errors in found[1:]:
+        assert ess == pytest.approx(found[0][0], rel=1e-4)
+        np.testing.assert_allclose(errors, found[0][1], rtol=1e-3)
+
+
+def test_out_of_time_some_are_heard_all_the_same():
+    model = random_model(ASIA, heads=("marginal", "message"))
+    made = Asked(ASIA, model, ILL, None, Options()).estimator("message")
+    made.run(Limits(1 << 30, seconds=0.0), 5)
+    assert made.total.samples < 1 << 20
+    assert made.heard.samples >= CHUNK
+
+
+def test_every_proposal_of_a_network_is_checked_and_no_other():
+    model = random_model(ASIA, heads=("marginal", "message"))
+    for method, heard in {"prior": False, "lookahead": False, "adaptive": False}.items() | dict.fromkeys(
+        ("independent", "hybrid", "message", "sequential"), True
+    ).items():
+        made = Asked(ASIA, model, ILL, None, Options()).estimator(method)
+        assert (made.witness is not None) == heard
+
+
+def test_samples_and_joint_marginals_are_checked_too(monkeypatch):
+    names, evidence = NET.names, as_given(NET, EVIDENCE)
+    monkeypatch.setattr(Asked, "_marginals", lambda self: beliefs(NET, 1e-7))
+    table = MODEL.joint(evidence, [names[0], names[1]], method="independent", samples=SAMPLES, target_error=None)
+    assert table.attrs["status"] == "failed"
+    assert table.attrs["ess"] < HOPELESS
+    rows, _ = MODEL.sample_posterior(evidence, 1000, method="independent", weighted=True)
+    assert rows.attrs["status"] == "low_ess"
+    with pytest.raises(um.SamplingError, match="too few"):
+        MODEL.sample_posterior(evidence, 1000, method="independent", samples=SAMPLES)
+
+
+def test_a_query_of_few_targets_is_weighed_rightly():
+    """It draws less; the witnesses have all that the proposal draws."""
+    model = random_model(ASIA, heads=("marginal", "message"))
+    exact = um.exact(ASIA, ILL, ["lung"])
+    for method in ("independent", "hybrid", "message", "sequential"):
+        for structure in (True, False):
+            made = Asked(ASIA, model, ILL, ["lung"], Options(structure=structure)).estimator(method)
+            made.run(Limits(1 << 15), 1)
+            assert 1 / (made.heard.w2 * made._scale) == pytest.approx(made.total.ess, rel=0.2)
+            found = made.posterior(method, Limits(), 0.0)
+            assert abs(found["lung"]["yes"] - exact["lung"]["yes"]) < 4.5 * found.error("lung")["yes"]
