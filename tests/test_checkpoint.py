@@ -4,6 +4,7 @@ import json
 import os
 import struct
 
+import jax
 import numpy as np
 import pytest
 from safetensors.numpy import load, save
@@ -160,7 +161,7 @@ def test_files_of_the_first_version(tmp_path):
     """Read, but for a message head that meant something else: it did not start from belief propagation."""
     net = um.example("asia")
     for heads, refused in ((("marginal",), False), (("marginal", "message"), True)):
-        um.train(net, "small", "1 steps", checkpoint=tmp_path / "model.um", heads=heads, rounds=2)
+        um.train(net, "paper", "1 steps", checkpoint=tmp_path / "model.um", hidden=(8,), heads=heads, rounds=2)
         old = changed((tmp_path / "model.um").read_bytes(), _put("version", 1))
         if refused:
             with pytest.raises(FormatError, match="older version"):
@@ -169,10 +170,52 @@ def test_files_of_the_first_version(tmp_path):
             assert load_bytes(tmp_path, old).recipe.rounds == 2
 
 
+def with_norms(about, tensors):
+    """As of version 2: norms with random weights between the layers and the head, and layers behind them that undo these."""
+    about["version"] = 2
+    rng = np.random.default_rng(7)
+    blocks = len(about["recipe"]["architecture"]["hidden"])
+    head = 2 * (2 * blocks + 1)
+    tensors |= {f"trunk.{head + 2 * (blocks + 1) + k}": tensors[f"trunk.{head + k}"] for k in range(2)}
+    behind = [[f"trunk.{4 * n + 2 + k}" for k in range(2)] for n in range(blocks)] + [
+        [f"trunk.{head + 2 * (blocks + 1) + k}" for k in range(2)]
+    ]
+    for n, names in enumerate(behind):
+        scale, shift = (rng.uniform(0.5, 2, len(tensors[names[0]])).astype(np.float32) for _ in range(2))
+        tensors |= {f"trunk.{head + 2 * n}": scale, f"trunk.{head + 2 * n + 1}": shift}
+        for weight, bias in [names] + [["student.0", "student.1"]] * (n == blocks):
+            tensors[weight] = tensors[weight] / scale[:, None]
+            tensors[bias] = tensors[bias] - shift @ tensors[weight]
+
+
+def test_files_whose_norms_had_weights(tmp_path):
+    net = um.example("asia")
+    model = random_model(net, preset="default", hidden=(8, 8, 8), student=8)
+    model.save(tmp_path / "model.um")
+    data = (tmp_path / "model.um").read_bytes()
+    old = changed(data, with_norms)
+    states = np.full((2, len(net)), -1)
+    states[0, :3] = 1
+    found = load_bytes(tmp_path, old)
+    np.testing.assert_allclose(found.marginals_of_states(states), model.marginals_of_states(states), atol=1e-5)
+    for a, b in zip(jax.tree.leaves((found.trunk, found.student)), jax.tree.leaves((model.trunk, model.student)), strict=True):
+        np.testing.assert_allclose(a, b, atol=1e-5)
+    for name in ("trunk.14", "trunk.15", "trunk.22", "student.0"):
+
+        def narrow(about, tensors, name=name):
+            with_norms(about, tensors)
+            tensors[name] = tensors[name][:1]
+
+        with pytest.raises(FormatError, match="does not fit"):
+            load_bytes(tmp_path, changed(data, narrow))
+    with pytest.raises(FormatError, match="not a unimarg model"):
+        load_bytes(tmp_path, changed(data, _put("version", 2)))
+
+
 @pytest.mark.parametrize(
     "change",
     [
-        _put("version", 3),
+        _put("version", 4),
         _put("version", None),
         _put("history", []),
         _put("history", None),

@@ -38,7 +38,6 @@ def test_plain_is_relu_of_linear():
         h = np.maximum(h @ w + b, 0)
     w, b = weights(trunk.head)
     assert [a.shape for a, _ in map(weights, trunk.layers)] == [(7, 6), (6, 4)]
-    assert not trunk.norms
     np.testing.assert_allclose(trunk.features(X), h, atol=1e-5)
     np.testing.assert_allclose(trunk(X, START)["marginal"], h @ w + b, atol=1e-5)  # not a residual on the prior
 
@@ -46,17 +45,16 @@ def test_plain_is_relu_of_linear():
 def test_residual_blocks_and_heads():
     trunk = shaken(Trunk.make(0, Architecture((6, 6), residual=True, heads=("marginal", "message"), from_prior=True), INPUTS, SLOTS))
 
-    def norm(n, h):
-        scaled = (h - h.mean(-1, keepdims=True)) / np.sqrt(h.var(-1, keepdims=True) + 1e-6)
-        return scaled * np.asarray(n.scale, np.float64) + np.asarray(n.shift, np.float64)
+    def norm(h):
+        return (h - h.mean(-1, keepdims=True)) / np.sqrt(h.var(-1, keepdims=True) + 1e-6)
 
     layers = [weights(layer) for layer in trunk.layers]
     h = X @ layers[0][0] + layers[0][1]
     for i in range(2):
         (u, a), (v, b) = layers[2 * i + 1 : 2 * i + 3]
-        h = h + np.maximum(norm(trunk.norms[i], h) @ u + a, 0) @ v + b
+        h = h + np.maximum(norm(h) @ u + a, 0) @ v + b
     w, b = weights(trunk.head)
-    both = norm(trunk.norms[-1], h) @ w + b
+    both = norm(h) @ w + b
     out = trunk(X, START)
     np.testing.assert_allclose(out["marginal"], both[:, :SLOTS] + LOGITS, atol=1e-5)
     np.testing.assert_allclose(out["message"], both[:, SLOTS:], atol=1e-5)  # lambda itself

@@ -36,7 +36,7 @@ from unimarg.trunk import Architecture, Trunk
 
 Module = TypeVar("Module", Trunk, Student)
 
-VERSION, READABLE = 2, (1, 2)  # 1: the message head did not start from belief propagation
+VERSION, READABLE = 3, (1, 2, 3)  # 1: the message head did not start from belief propagation; up to 2: norms had weights
 MAX_BYTES = 2**34  # the largest model that is written or read: the default preset on 10,000 nodes takes a hundredth in training
 MASKS = {c.__name__: c for c in (masking.UniformRate, masking.LogUniformRate, masking.Fixed, masking.Rates)} | {
     c.__name__: c for c in (masking.Among, masking.Prefix, masking.Mixture)
@@ -124,6 +124,8 @@ def _load(path: str | PathLike[str]) -> tuple[Marginalizer, Mapping[str, np.ndar
         made = _recipe_from_json(about["recipe"])
         if about["version"] == 1 and made.rounds and "message" in made.architecture.heads:
             raise FormatError("was trained by an older version, whose messages meant something else: train it again", path)
+        if about["version"] < 3 and made.architecture.residual:
+            tensors = _without_norms(tensors, len(made.architecture.hidden), bool(made.student))
         priors = tuple(np.split(tensors["priors"], np.cumsum(net.cards)[:-1]))
         ragged, nodes = Ragged(tuple(net.cards.tolist())), len(net)
         trunk = _fill(lambda: Trunk.make(None, made.architecture, inputs(ragged, made.rounds > 0), ragged.slots), "trunk", tensors)
@@ -167,6 +169,23 @@ def _fill(make: Callable[[], Module], name: str, tensors: Mapping[str, np.ndarra
                 f"weight {name}.{i} has shape {f.shape} and type {f.dtype}, not {leaf.shape} and {leaf.dtype}, or is not finite"
             )
     return jax.tree.unflatten(tree, [jnp.asarray(f) for f in found])
+
+
+def _without_norms(tensors: Mapping[str, np.ndarray], blocks: int, student: bool) -> Mapping[str, np.ndarray]:
+    """Scale and shift of each norm, which files up to version 2 have between layers and head, taken up by the layers behind it."""
+    first, head = 2 * (2 * blocks + 1), 2 * (2 * blocks + 1) + 2 * (blocks + 1)
+    names = [f"trunk.{2 * (2 * n + 1)}" for n in range(blocks)] + [f"trunk.{head}"]
+    behind = [(n, weight) for n, weight in enumerate(names)] + [(blocks, "student.0")] * student
+    out = dict(tensors)
+    for n, weight in behind:
+        group, number = weight.split(".")
+        bias = f"{group}.{int(number) + 1}"
+        scale, shift = (tensors[f"trunk.{first + 2 * n + k}"].astype(np.float64) for k in range(2))
+        if not scale.shape == shift.shape == tensors[weight].shape[:1]:  # or a small file could ask for a large product
+            raise ValueError(f"the norm before {weight} does not fit it")
+        out[weight] = (scale[:, None] * tensors[weight]).astype(np.float32)
+        out[bias] = (tensors[bias] + shift @ tensors[weight]).astype(np.float32)
+    return out | {f"trunk.{first + k}": out[f"trunk.{head + k}"] for k in range(2)}
 
 
 # --- the network

@@ -1,7 +1,7 @@
 """The neural network: a trunk over the encoded evidence, and a linear head for each kind of output.
 
     plain      h = relu(W x + b), layer after layer: the paper's (section 4)
-    residual   h = W x + b, then h <- h + V relu(U norm(h)), block after block
+    residual   h = W x + b, then h <- h + V relu(U norm(h)), block after block, and a last norm
 
 Outputs are logits against each node's first state, ``[samples, slots]``, where asked as residuals on a start: for the marginal head
 the prior's or beliefs, for the message head nothing or what these beliefs say from below.
@@ -104,20 +104,11 @@ def halved(weights: Any) -> Any:
     return jax.tree.map(lambda w: w.astype(jnp.bfloat16) if w.ndim > 1 else w, weights)
 
 
-class Norm(eqx.Module):
-    """Layer normalisation."""
-
-    scale: jax.Array
-    shift: jax.Array
-
-    @classmethod
-    def make(cls, width: int) -> Norm:
-        return cls(jnp.ones(width), jnp.zeros(width))
-
-    def __call__(self, x: jax.Array) -> jax.Array:
-        mean = x.mean(axis=-1, keepdims=True)
-        variance = jnp.square(x - mean).mean(axis=-1, keepdims=True)
-        return (x - mean) * jax.lax.rsqrt(variance + 1e-6) * self.scale + self.shift
+def standardised(x: jax.Array) -> jax.Array:
+    """Layer normalisation without a scale and a shift of its own: the layer behind it has both."""
+    mean = x.mean(axis=-1, keepdims=True)
+    variance = jnp.square(x - mean).mean(axis=-1, keepdims=True)
+    return (x - mean) * jax.lax.rsqrt(variance + 1e-6)
 
 
 def dropout_noise(key: Key, samples: jax.Array, architecture: Architecture) -> jax.Array | None:
@@ -133,7 +124,6 @@ def dropout_noise(key: Key, samples: jax.Array, architecture: Architecture) -> j
 
 class Trunk(eqx.Module):
     layers: list[Linear]  # plain: one for each width; residual: the input's, then U and V of each block
-    norms: list[Norm]  # residual: one for each block and one at the end
     head: Linear  # [width, heads * slots]
     architecture: Architecture = eqx.field(static=True)
 
@@ -152,10 +142,9 @@ class Trunk(eqx.Module):
         else:
             shapes = [(a, b, np.sqrt(2)) for a, b in zip((inputs, *hidden), hidden, strict=False)]
         layers = [Linear.make(rng, *shape) for shape in shapes]
-        norms = [Norm.make(hidden[0]) for _ in range(len(hidden) + 1)] if residual else []
         # a head of zeros starts at the prior, and at the table itself for messages
         scale = 0.0 if architecture.from_prior else 1.0
-        return cls(layers, norms, Linear.make(rng, hidden[-1], len(architecture.heads) * slots, scale), architecture)
+        return cls(layers, Linear.make(rng, hidden[-1], len(architecture.heads) * slots, scale), architecture)
 
     def features(self, x: jax.Array, half: bool = False, noise: jax.Array | None = None) -> jax.Array:
         """The last hidden layer, ``[samples, width]``; with ``dropout_noise`` units are dropped."""
@@ -165,10 +154,10 @@ class Trunk(eqx.Module):
                 x = self._dropout(x, noise, i)
             return x
         h = self.layers[0](x, half)
-        for i, norm in enumerate(self.norms[:-1]):
-            inner = jax.nn.relu(self.layers[2 * i + 1](norm(h), half))
+        for i in range(len(self.architecture.hidden)):
+            inner = jax.nn.relu(self.layers[2 * i + 1](standardised(h), half))
             h = h + self.layers[2 * i + 2](self._dropout(inner, noise, i), half)
-        return self.norms[-1](h)
+        return standardised(h)
 
     def _dropout(self, x: jax.Array, noise: jax.Array | None, layer: int) -> jax.Array:
         if noise is None:
