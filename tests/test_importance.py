@@ -94,6 +94,13 @@ def test_the_same_seed_gives_the_same_answer_for_any_chunk():
     assert um.infer(ASIA, ILL, method="prior", samples=20_000, seed=6).log_evidence != one.log_evidence
 
 
+@pytest.mark.parametrize("method", METHODS)
+def test_seeds_of_numpy(method):
+    beta = "fit" if method == "hybrid" else None
+    found = [MODEL.query(ILL, method=method, seed=seed, samples=CHUNK, beta=beta) for seed in (5, np.int32(5))]
+    np.testing.assert_array_equal(*(np.concatenate(f.probabilities) for f in found))
+
+
 @pytest.mark.parametrize("target", [0.005, 0.003])
 def test_where_a_run_stops_does_not_depend_on_the_chunks(target):
     query = Query.make(ASIA, parse_evidence(ASIA, ILL), tuple(range(len(ASIA))))

@@ -41,6 +41,11 @@ def key_from_seed(seed: int) -> Key:
     return jnp.array([seed >> 32, seed & 0xFFFFFFFF], dtype=jnp.uint32)
 
 
+def key_of_stream(seed: int, number: int) -> Key:
+    """A key for another purpose of the same seed."""
+    return key_from_seed((seed + number) % 2**64)
+
+
 def threefry(key: Key, x0: jax.Array, x1: jax.Array) -> tuple[jax.Array, jax.Array]:
     """Two random words for the counter (x0, x1), elementwise over uint32 arrays that broadcast."""
     keys = (key[0], key[1], key[0] ^ key[1] ^ _PARITY)

@@ -27,7 +27,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from unimarg.conditionals import TABLE_MEAN, Conditionals, Query
-from unimarg.counter import Key, key_from_seed
+from unimarg.counter import Key, key_from_seed, key_of_stream
 from unimarg.diagnostics import k_hat, tail_size, zero_count_error
 from unimarg.frame import Frame
 from unimarg.layout import MAX_NODES
@@ -47,9 +47,10 @@ FEW = 2.0  # of the heaviest samples: their share is left as an error where mean
 EVENTS = 100  # sum of D^2 from which a factor is fitted freely
 TINY = 1e-300
 ROUNDING = 1e-6  # of probabilities in float32, summed, relative to them
-SAMPLES_OF_A_WITNESS, LEAST_WITNESSES = 4, 5 << 10
-DOUBT = 2.0  # times the variance that the samples themselves show: from there on the witnesses are believed
-APART = 0x517E55  # the witnesses' random numbers from the samples'
+SAMPLES_PER_WITNESS, LEAST_WITNESSES = 4, 5 << 10
+DOUBT = 2.0  # times the variance that the samples show: what witnesses tell is believed from here on, below it is mostly noise
+WITNESSES = 0x517E55  # their stream of random numbers
+MISSES = "lookahead draws what this proposal hardly does: another method or more training would help, more samples would not"
 
 
 @dataclass(frozen=True)
@@ -63,7 +64,7 @@ class Limits:
 
 Drawn = tuple[jax.Array, jax.Array, Origin | None]  # states, log weights, and what the states were drawn from if known
 Draw = Callable[[Key, jax.Array, int], Drawn]  # (key, first sample, n)
-Weigh = Callable[[jax.Array], jax.Array]  # states [nodes, n] that another drew -> the log weights that a proposal gives them
+Weigh = Callable[[jax.Array], tuple[jax.Array, Origin | None]]  # of states [nodes, n] that another drew: the proposal's log weights
 
 
 @dataclass
@@ -173,19 +174,23 @@ class Estimator:
         self.draw, self.witness = draw or sampler(frame, given), witness
         self.total, self.heard = (Weighted(frame.shape.nodes, frame.shape.card) for _ in range(2))  # of samples, and of witnesses
         self._known: tuple[tuple[int, int], tuple[Floats, Floats]] | None = None  # samples and witnesses, and the moments of so many
+        self._beyond = 0.0  # the most that witnesses add to a variance
 
     def run(self, limits: Limits, seed: int = 0, chunk: int | None = None, progress: Callable[[int, float], None] | None = None) -> None:
         """Samples until one of the limits."""
         key, size, began = key_from_seed(seed), chunk or chunk_size(self.frame), time.perf_counter()
         target = limits.target_error
-        with ThreadPoolExecutor(side_by_side()) as pool:
+        with ThreadPoolExecutor(side_by_side()) as pool, ThreadPoolExecutor(1) as beside:
             while self.total.samples < limits.samples and (target is None or not self.reached(target)):
                 goal = limits.samples if target is None else min(self.next_check(target), limits.samples)
                 while self.total.samples < goal:
+                    hearing = beside.submit(self.hear, seed, size, self.total.samples) if self.witness else None
                     self._advance(pool, self.draw, self.total, key, size, goal)
                     late = time.perf_counter() - began > limits.seconds
-                    if self.witness:
-                        self.hear(pool, seed, size, late or self.total.samples >= goal)
+                    if hearing:
+                        hearing.result()
+                        if late or self.total.samples >= goal:
+                            self.hear(seed, size, self.total.samples, to_the_last=True)
                     if progress:
                         progress(self.total.samples, time.perf_counter() - began)
                     if late:
@@ -214,13 +219,16 @@ class Estimator:
         for found in pool.map(chunk, range(total.samples, goal, size)[: side_by_side()]):
             total.add(*found)
 
-    def hear(self, pool: ThreadPoolExecutor, seed: int, size: int, to_the_last: bool) -> None:
-        """Witnesses for the samples so far, in whole chunks of them until ``to_the_last``."""
-        assert self.witness is not None
-        due = max(-(-self.total.samples // SAMPLES_OF_A_WITNESS), LEAST_WITNESSES)
+    def hear(self, seed: int, size: int, samples: int, to_the_last: bool = False) -> None:
+        """Witnesses for so many samples, if there are any; in whole chunks of them until ``to_the_last``."""
+        if self.witness is None:
+            return
+        due = max(-(-samples // SAMPLES_PER_WITNESS), LEAST_WITNESSES)
         due = due if to_the_last else due // size * size
-        while self.heard.samples < due:
-            self._advance(pool, self.witness, self.heard, key_from_seed((seed + APART) % 2**64), size, due)
+        key = key_of_stream(seed, WITNESSES)
+        with ThreadPoolExecutor(side_by_side()) as pool:
+            while self.heard.samples < due:
+                self._advance(pool, self.witness, self.heard, key, size, due)
 
     def _sums(self, states: jax.Array, log_w: jax.Array, origin: Origin | None, count: int) -> Any:
         return weighted_sums(self.frame.shape, self.given, states, log_w, origin, count)
@@ -231,12 +239,26 @@ class Estimator:
     @property
     def ess(self) -> float:
         """What the samples are worth, or less if the witnesses say much less."""
-        own, told = self.total.ess, self.heard.w2 * self._scale
-        return max(1 / told, 1.0) if told * own > DOUBT else own
+        told = self._told
+        return max(1 / told, 1.0) if told * self.total.ess > DOUBT else self.total.ess
 
     @property
     def log_evidence_error(self) -> float:
+        """Of the witnesses likewise; infinite where they leave no digit."""
+        if self.ess < self.total.ess:
+            return math.sqrt(self._told) if self._told < 1 else math.inf
         return math.sqrt(max(1 / self.ess - 1 / self.total.samples, 0.0)) if self.ess > 0 else math.inf
+
+    @property
+    def _told(self) -> float:
+        """The variance of P(e), relative to its square, that the witnesses tell of."""
+        return self.heard.w2 * self._scale
+
+    @property
+    def doubted(self) -> bool:
+        """Whether witnesses decide what is said of the samples' worth, or of the largest error."""
+        error = self.moments()[1]
+        return self.ess < self.total.ess or bool(self._beyond > error.max(initial=0) ** 2 / 2)
 
     @property
     def _scale(self) -> float:
@@ -260,21 +282,22 @@ class Estimator:
             return np.full((n, card), np.nan), np.full((n, card), np.nan)
         delta = total.sums[..., 0] / total.w
         square = (total.sums[..., 2] - 2 * delta * total.sums[..., 1] + delta**2 * total.w2) / total.w**2
-        missed = self._missed(centre + delta, square)
+        beyond = self._told_beyond(centre + delta, square)
         less, square = self._controlled(delta, square)
         mean, spread = np.clip(centre + delta - less, 0, 1), self._spread()
         # what was not drawn may weigh as much as the heaviest sample that was; no indicator varies by more than that of the state itself,
         # which may be so much more probable
         heaviest = spread / total.w
-        more = FEW * np.maximum(heaviest - spread / total.ess, 0)
-        square = np.maximum(square, np.minimum(_most_variance(mean, more) / total.ess, (FEW * heaviest) ** 2)) + missed
+        missed = FEW * np.maximum(heaviest - spread / total.ess, 0)
+        square = np.maximum(square, np.minimum(_most_variance(mean, missed) / total.ess, (FEW * heaviest) ** 2)) + beyond
         unseen = zero_count_error(total.ess) * spread
         if total.k_hat >= RELIABLE:
             unseen = np.maximum(unseen, heaviest)
         least = np.maximum(unseen, ROUNDING * np.maximum(mean, spread > 0))
+        self._beyond = float(beyond.max(initial=0))
         return mean, np.clip(np.sqrt(square), least, 1)
 
-    def _missed(self, mean: Floats, square: Floats) -> Floats:
+    def _told_beyond(self, mean: Floats, square: Floats) -> Floats:
         """The variance that the witnesses tell of beyond what the samples show."""
         heard = self.heard
         delta = mean - heard.centre
@@ -334,14 +357,17 @@ class Estimator:
 
     def status(self, limits: Limits) -> tuple[str, str]:
         """How far to trust the samples so far, and a sentence where that is not far."""
+        if self.total.w <= 0:
+            return "failed", f"no sample of {self.total.samples} was compatible with the evidence"
+        status, why = self._judged(limits)
+        return status, "; ".join(m for m in (why, MISSES if self.doubted else "") if m)
+
+    def _judged(self, limits: Limits) -> tuple[str, str]:
         total = self.total
-        if total.w <= 0:
-            return "failed", f"no sample of {total.samples} was compatible with the evidence"
-        why = "" if self.ess == total.ess else "; samples of lookahead fall where these hardly do"
         if self.ess < HOPELESS:
-            return "failed", f"{total.samples} samples are worth {self.ess:.1f}: the answer is not to be trusted{why}"
+            return "failed", f"{total.samples} samples are worth {self.ess:.1f}: the answer is not to be trusted"
         if self.ess < ENOUGH:
-            return "low_ess", f"{total.samples} samples are worth {self.ess:.0f}, fewer than {ENOUGH:.0f}{why}"
+            return "low_ess", f"{total.samples} samples are worth {self.ess:.0f}, fewer than {ENOUGH:.0f}"
         if total.heavy:
             return "low_ess", f"the largest weights have a heavy tail (k-hat {total.k_hat:.2f}, reliable below {RELIABLE})"
         largest = self.largest_error()

@@ -13,7 +13,6 @@ import math
 import time
 import warnings
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -23,7 +22,7 @@ from unimarg.counter import key_from_seed
 from unimarg.errors import ImpossibleEvidenceError, SamplingError, TooExpensiveError, UsageError, closest, whole_number
 from unimarg.exact import DEFAULT_MEMORY, exact
 from unimarg.formats.interop import AnyNetwork, as_network
-from unimarg.importance import DEFAULT_SAMPLES, ENOUGH, Drawn, Estimator, Weighted, chunk_size, first_sample, side_by_side
+from unimarg.importance import DEFAULT_SAMPLES, ENOUGH, MISSES, Drawn, Estimator, Weighted, chunk_size, first_sample
 from unimarg.network import Floats, Ints, Network
 from unimarg.query import EXACT_MEMORY, Asked, Options, check
 from unimarg.sums import SUMS
@@ -102,7 +101,7 @@ class _Stream:
 
     def __init__(self, estimator: Estimator, seed: int):
         self.estimator, self.seed, self.size = estimator, seed, chunk_size(estimator.frame)
-        self.total = estimator.total = Weighted(0, 0)  # of the weights alone
+        self.total = estimator.total = Weighted(0, 0)  # of the weights alone, so that no moments can be asked for
         self.log_w: list[np.ndarray] = []
 
     def _chunk(self, number: int) -> Drawn:
@@ -114,9 +113,8 @@ class _Stream:
             now = np.asarray(self._chunk(len(self.log_w))[1])[: count - self.total.samples]
             self.log_w.append(now)
             _add(self.total, now.astype(np.float64))
-        if self.estimator.witness and count:
-            with ThreadPoolExecutor(side_by_side()) as pool:
-                self.estimator.hear(pool, self.seed, self.size, True)
+        if count:
+            self.estimator.hear(self.seed, self.size, count, to_the_last=True)
 
     @property
     def ess(self) -> float:
@@ -141,8 +139,9 @@ class _Stream:
         worth = f"{total.samples} draws are worth {self.ess:.0f}"
         if not self.ess >= ENOUGH:
             found = f"no draw of {total.samples} was compatible with the evidence" if not total.w > 0 else worth
+            advice = MISSES if self.ess < total.ess else "try another method, more samples=, or weighted=True"
             raise SamplingError(
-                f"{found}: too few to resample from ({ENOUGH:.0f} needed); try another method, more samples=, or weighted=True",
+                f"{found}: too few to resample from ({ENOUGH:.0f} needed); {advice}",
                 total.samples,
                 self.ess,
             )
@@ -186,14 +185,14 @@ class _Stream:
         return frame
 
     def _status(self, rows: int, resampled: bool) -> tuple[str, str]:
-        total = self.total
+        total, why = self.total, f"; {MISSES}" if self.ess < self.total.ess else ""
         if resampled and self.ess < rows * ALMOST:
-            return "low_ess", f"{total.samples} draws are worth {self.ess:.0f}, fewer than the {rows} samples asked for: rows repeat"
+            return "low_ess", f"{total.samples} draws are worth {self.ess:.0f}, fewer than the {rows} samples asked for: rows repeat{why}"
         if self.ess < ENOUGH:
-            return "low_ess", f"{total.samples} draws are worth {self.ess:.0f}, fewer than {ENOUGH:.0f}"
+            return "low_ess", f"{total.samples} draws are worth {self.ess:.0f}, fewer than {ENOUGH:.0f}{why}"
         if total.heavy:
-            return "low_ess", f"the largest weights have a heavy tail (k-hat {total.k_hat:.2f})"
-        return "ok", ""
+            return "low_ess", f"the largest weights have a heavy tail (k-hat {total.k_hat:.2f}){why}"
+        return "ok", why[2:]
 
 
 def _add(total: Weighted, log_w: Floats) -> None:

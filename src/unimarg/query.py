@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, overload
 import numpy as np
 
 from unimarg.conditionals import Draft, Query
+from unimarg.counter import key_from_seed
 from unimarg.errors import EvidenceError, ImpossibleEvidenceError, TooExpensiveError, UsageError, closest, whole_number
 from unimarg.evidence import parse_evidence
 from unimarg.formats.interop import AnyNetwork, as_network
@@ -62,6 +63,9 @@ class Options:
     structure: bool = True
     seed: int = 0
     progress: Progress | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "seed", whole_number(self.seed, "a seed", 0, 2**64 - 1))
 
     def limits(self) -> Limits:
         samples = DEFAULT_SAMPLES if self.samples is None else whole_number(self.samples, "the number of samples", 1, MAX_SAMPLES)
@@ -241,7 +245,8 @@ class Asked:
             drawn = hybrid_by_callable(frame, query, self._marginals(), options.beta, self.given or {}, options.structure)
             return self._drawn_by(*drawn, query.targets)
         given = self.draft(method).finish()
-        heard = None if method in WITHOUT_MODEL else witness(frame, replace(query, every=True), weighed_by_walk(frame, given))
+        weigh = weighed_by_walk(frame, given, options.structure)
+        heard = None if method in WITHOUT_MODEL else witness(frame, replace(query, every=True), weigh)
         return Estimator(frame, query, given, sampler(frame, given, options.structure), self.spent, heard)
 
     def _drawn_by(self, draw: Draw, weigh: Weigh, nodes: Sequence[int]) -> Estimator:
@@ -293,7 +298,7 @@ class Asked:
         return found
 
     def _prepare(self) -> None:
-        traced(self.frame, lookahead(self.frame, self.query).finish(), self.options.seed)
+        traced(self.frame, lookahead(self.frame, self.query).finish(), key_from_seed(self.options.seed))
         if self.model is not None and self.model.sequential:
             estimator = self.estimator("sequential")
             estimator.run(Limits(samples=1))

@@ -161,7 +161,7 @@ def trust_line(facts: Mapping[Any, Any]) -> str:
         parts += [facts["status"], f"{facts['samples']:,} samples worth {facts['ess']:,.0f}"]
         parts += [f"k-hat {facts['k_hat']:.2f}"] if math.isfinite(facts["k_hat"]) else []
     log_p, error = facts["log_evidence"], facts["log_evidence_error"]
-    if math.isfinite(log_p):
+    if math.isfinite(log_p) and math.isfinite(error):
         parts.append(f"log P(evidence) = {log_p:.6g}" if not error > 0 else f"log P(evidence) = {' '.join(with_error(log_p, error))}")
     parts.append(f"{facts['seconds'] * 1000:.0f} ms")
     return "\n".join(f"[dim]{escape(line)}[/dim]" for line in (", ".join(parts), facts["message"]) if line)

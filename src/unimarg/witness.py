@@ -20,7 +20,7 @@ from unimarg.counter import Key, key_from_seed
 from unimarg.frame import Frame
 from unimarg.importance import Draw, Drawn, Weigh, first_sample
 from unimarg.proposals.lookahead import lookahead
-from unimarg.walk import walk
+from unimarg.walk import Origin, walk
 
 MOST = 3e4  # of a log weight: where the proposal cannot draw a state at all
 
@@ -31,17 +31,18 @@ def witness(frame: Frame, query: Query, weigh: Weigh) -> Draw:
 
     def draw(key: Key, first: jax.Array, n: int) -> Drawn:
         states, log_v, _ = walk(frame.shape, by_tables, key, first, n)
-        log_w = jnp.minimum(weigh(states), MOST)
-        return states, jnp.where(log_v > -jnp.inf, (log_v + log_w) / 2, -jnp.inf), None
+        log_w, origin = weigh(states)
+        return states, jnp.where(log_v > -jnp.inf, (log_v + jnp.minimum(log_w, MOST)) / 2, -jnp.inf), origin
 
     return draw
 
 
-def weighed_by_walk(frame: Frame, given: Conditionals) -> Weigh:
-    """By a proposal that draws every node in one step."""
+def weighed_by_walk(frame: Frame, given: Conditionals, control: bool = True) -> Weigh:
+    """By a proposal that draws every node in one step; ``control`` as for ``sampler``, so that both are summed by one program."""
 
-    def weigh(states: jax.Array) -> jax.Array:
+    def weigh(states: jax.Array) -> tuple[jax.Array, Origin | None]:
         unused = key_from_seed(0), first_sample(0)
-        return walk(frame.shape, given, *unused, states.shape[1], states[given.steps.node])[1]
+        _, log_w, origin = walk(frame.shape, given, *unused, states.shape[1], states[given.steps.node])
+        return log_w, origin if control else None
 
     return weigh

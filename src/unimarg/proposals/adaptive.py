@@ -19,7 +19,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 
 from unimarg.conditionals import TABLE, TILTED, Conditionals, Draft, normalised
-from unimarg.counter import key_from_seed
+from unimarg.counter import Key, key_of_stream
 from unimarg.frame import Frame
 from unimarg.importance import chunk_size, first_sample, side_by_side
 from unimarg.network import Floats
@@ -40,7 +40,7 @@ def adapt(draft: Draft, seed: int, seconds: float = math.inf) -> tuple[Condition
         if time.perf_counter() - began > seconds:
             break
         given = draft.finish()
-        states, log_w = traced(draft.frame, given, (seed + STREAM * (number + 1)) % 2**64)
+        states, log_w = traced(draft.frame, given, key_of_stream(seed, STREAM * (number + 1)))
         taken += ROUND
         w = clipped(log_w)
         if not w.any():
@@ -54,12 +54,12 @@ def adapt(draft: Draft, seed: int, seconds: float = math.inf) -> tuple[Condition
     return best, taken
 
 
-def traced(frame: Frame, given: Conditionals, seed: int) -> tuple[np.ndarray, Floats]:
+def traced(frame: Frame, given: Conditionals, key: Key) -> tuple[np.ndarray, Floats]:
     """What every step of a round drew, ``[most steps, ROUND]``, and the log weights."""
     size = min(chunk_size(frame), ROUND)
 
     def draw(first: int) -> list[np.ndarray]:
-        return [np.asarray(a) for a in trace(frame.shape, given, key_from_seed(seed), first_sample(first), size)]
+        return [np.asarray(a) for a in trace(frame.shape, given, key, first_sample(first), size)]
 
     with ThreadPoolExecutor(side_by_side()) as pool:
         states, log_w = zip(*pool.map(draw, range(0, ROUND, size)), strict=True)

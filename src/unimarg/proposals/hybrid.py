@@ -16,7 +16,7 @@ import numpy as np
 from jax import lax
 
 from unimarg.conditionals import FLOOR, Draft, Query, normalised
-from unimarg.counter import Key, key_from_seed, words
+from unimarg.counter import Key, key_of_stream, words
 from unimarg.errors import UsageError, closest
 from unimarg.frame import Frame
 from unimarg.importance import Draw, Drawn, Weigh, chunk_size, first_sample
@@ -61,7 +61,7 @@ def _check(values: Floats) -> None:
 
 def fit_beta(frame: Frame, query: Query, marginals: Floats, structure: bool, seed: int) -> tuple[float, int]:
     """The value with the most effective samples in a short run, and the samples that all runs took; they are not used again."""
-    key, n = key_from_seed((seed + STREAM) % 2**64), chunk_size(frame)
+    key, n = key_of_stream(seed, STREAM), chunk_size(frame)
     found: dict[float, float] = {}
     for beta in FITTED:
         given = hybrid(frame, query, marginals, beta, structure).finish()
@@ -87,9 +87,9 @@ def hybrid_by_callable(
         states, log_w = walked(_uniforms(key, first, n), n)
         return jnp.asarray(states.T, frame.shape.dtype), log_w, None
 
-    def weigh(states: jax.Array) -> jax.Array:
+    def weigh(states: jax.Array) -> tuple[jax.Array, None]:
         given = np.asarray(states, dtype=np.int64)
-        return walked(given.__getitem__, given.shape[1])[1]
+        return walked(given.__getitem__, given.shape[1])[1], None
 
     return draw, weigh
 

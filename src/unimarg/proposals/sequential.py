@@ -41,9 +41,9 @@ def sequential(model: Marginalizer, query: Query, structure: bool = True) -> tup
         drawn = sequential_draw(compiled.layout, compiled.arrays, key, first, n, layer, findings)
         return drawn.states, drawn.log_weight, None
 
-    def weigh(states: jax.Array) -> jax.Array:
+    def weigh(states: jax.Array) -> tuple[jax.Array, None]:
         unused = key_from_seed(0), first_sample(0)
-        return sequential_draw(compiled.layout, compiled.arrays, *unused, states.shape[1], layer, findings, forced=states).log_weight
+        return sequential_draw(compiled.layout, compiled.arrays, *unused, states.shape[1], layer, findings, forced=states).log_weight, None
 
     return draw, weigh
 
