@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -180,9 +181,14 @@ def test_a_polite_kill_saves_and_says_so(runs, undisturbed):
     assert "--resume" in err
     assert "Traceback" not in err
     assert 0 < um.load_model(path).history["steps"] < STEPS
+    process, _ = runs("stopped.um")  # not written over by mistake
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 2
+    assert "unfinished run" in err
     process, _ = runs("stopped.um", "--resume")
-    process.communicate(timeout=120)
+    _, err = process.communicate(timeout=120)
     assert process.returncode == 0
+    assert "going on from step" in err
     assert same(um.load_model(path).trunk, undisturbed.trunk)
 
 
@@ -197,6 +203,32 @@ def test_an_option_of_training_that_makes_no_sense(tmp_path, capsys, option, sai
 
 def test_options_of_training_change_the_preset(tmp_path, capsys):
     given = ("--budget", "1 steps", "--preset", "small", "--option", "hidden=[8,8]", "--option", "encoding=prior", "--option", "batch=16")
-    code, _, _ = run(capsys, "train", "asia", "-o", str(tmp_path / "m.um"), *given)
+    heads = ("--option", "heads=('marginal', 'message')")  # as Python writes it
+    code, _, err = run(capsys, "train", "asia", "-o", str(tmp_path / "m.um"), *given, *heads)
     made = um.load_model(tmp_path / "m.um").recipe
     assert (code, made.architecture.hidden, made.encoding, made.batch) == (0, (8, 8), "prior", 16)
+    assert made.architecture.heads == ("marginal", "message")
+    assert "too few steps" not in err  # so many were asked for
+    out = run(capsys, "info", str(tmp_path / "m.um"))[1]
+    assert re.search(r"finished +yes", out)
+    assert re.search(r"loss +[\d.]{1,6} *\n", out)
+
+
+def test_a_time_that_is_too_short_says_so(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(trainer._Run, "_steps_per_call", lambda self, accelerated, teacher: 2)
+    given = ("--budget", "0.01s", "--preset", "small", "--option", "hidden=[8]", "--option", "batch=16")
+    code, _, err = run(capsys, "train", "asia", "-o", str(tmp_path / "m.um"), *given)
+    assert code == 0
+    assert "too few steps" in err
+    assert "--preset small" not in err
+
+
+def test_stopped_before_the_first_step(tmp_path, capsys, monkeypatch):
+    def interrupted(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(trainer, "train", interrupted)
+    code, _, err = run(capsys, "train", "asia", "-o", str(tmp_path / "m.um"))
+    assert code == 130
+    assert "nothing was written" in err
+    assert not list(tmp_path.iterdir())

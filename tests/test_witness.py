@@ -68,15 +68,15 @@ def test_a_part_that_is_never_drawn_is_noticed(structure):
     assert "log P" not in trust(checked)
 
 
-def test_an_answer_that_is_ok_says_what_it_leaves_out():
-    """A rare cause that the network hardly knows: a large error in place of a small one, and the message says why."""
+def test_a_target_error_that_is_out_of_reach_says_why():
+    """A rare cause that the network hardly knows: a large error in place of a small one. Without a target it is as good as it says."""
     net = Network([Variable("a"), Variable("b")], {"b": ["a"]}, {"a": [0.999, 0.001], "b": [[0.5, 0.5], [0.4, 0.6]]})
     frame, query = frame_of(net), Query.make(net, Evidence({1: 1}, {}), (0, 1), every=True)
     given = independent(frame, query, np.array([[1 - 1e-6, 1e-6], [0.5, 0.5]]), structure=False).finish()
     made = Estimator(frame, query, given, None, 0, witness(frame, query, weighed_by_walk(frame, given)))
     made.run(Limits(SAMPLES), 1)
     found = made.posterior("independent", Limits(), 0.0)
-    assert (found.status, found.message) == ("ok", MISSES)
+    assert (found.status, found.message) == ("ok", "")
     assert found.ess < made.total.ess / 2
     assert found.std_errors[0][1] > 0.001
     status, message = made.status(Limits(target_error=0.0005))

@@ -50,7 +50,7 @@ ROUNDING = 1e-6  # of probabilities in float32, summed, relative to them
 SAMPLES_PER_WITNESS, LEAST_WITNESSES = 4, 5 << 10
 DOUBT = 2.0  # times the variance that the samples show: what witnesses tell is believed from here on, below it is mostly noise
 WITNESSES = 0x517E55  # their stream of random numbers
-MISSES = "lookahead draws what this proposal hardly does: another method or more training would help, more samples would not"
+MISSES = "the network misses a part of the posterior, which samples of lookahead show: use auto or lookahead, or train a model for longer"
 
 
 @dataclass(frozen=True)
@@ -360,7 +360,7 @@ class Estimator:
         if self.total.w <= 0:
             return "failed", f"no sample of {self.total.samples} was compatible with the evidence"
         status, why = self._judged(limits)
-        return status, "; ".join(m for m in (why, MISSES if self.doubted else "") if m)
+        return status, f"{why}; {MISSES}" if status != "ok" and self.doubted else why
 
     def _judged(self, limits: Limits) -> tuple[str, str]:
         total = self.total
@@ -376,9 +376,9 @@ class Estimator:
         return "ok", ""
 
 
-def _most_variance(mean: Floats, more: Floats) -> Floats:
-    """The largest p (1 - p) with p from mean to mean + more."""
-    p = np.clip(0.5, mean, np.minimum(mean + more, 1))
+def _most_variance(mean: Floats, off: Floats) -> Floats:
+    """The largest p (1 - p) with p no further than ``off`` from the mean."""
+    p = np.clip(0.5, np.maximum(mean - off, 0), np.minimum(mean + off, 1))
     return p * (1 - p)
 
 

@@ -192,7 +192,7 @@ class _Stream:
             return "low_ess", f"{total.samples} draws are worth {self.ess:.0f}, fewer than {ENOUGH:.0f}{why}"
         if total.heavy:
             return "low_ess", f"the largest weights have a heavy tail (k-hat {total.k_hat:.2f}){why}"
-        return "ok", why[2:]
+        return "ok", ""
 
 
 def _add(total: Weighted, log_w: Floats) -> None:

@@ -47,7 +47,9 @@ def info(
 def _fact(value: object) -> str:
     if isinstance(value, dict):
         return ", ".join(f"{k} ({v})" for k, v in value.items())
-    return f"{value:,}" if isinstance(value, int) else str(value)
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return f"{value:,}" if isinstance(value, int) else f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
 def network_facts(net: Network) -> dict[str, Any]:

@@ -11,7 +11,9 @@ import typer
 
 from unimarg.cli.common import JsonOption, NetworkArgument, SeedOption, app, network_of
 from unimarg.cli.inspect import model_facts
-from unimarg.errors import UsageError, closest
+from unimarg.errors import FormatError, UsageError, closest
+
+FEW_STEPS = 100
 
 
 @app.command()
@@ -41,29 +43,55 @@ def train(
     import signal
 
     from unimarg import masking, terminal
-    from unimarg.trainer import train
+    from unimarg.trainer import parse_budget, train
 
     if output.suffix.lower() != ".um":
         raise UsageError(f"a model is written to a .um file, not to {output.name!r}")
     net = network_of(network)
     mask = masking.observable(net, observable) if observable else None
     options = dict(map(_option, option or []))
+    _mind_the_file(output, resume)
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # a polite kill is a Ctrl-C
-    with terminal.training_bar() as progress:
-        options |= {"mask": mask, "checkpoint": output, "resume": resume, "progress": progress, "held_out": held_out}
-        model = train(net, preset, budget, seed, **options)
+    try:
+        with terminal.training_bar() as progress:
+            options |= {"mask": mask, "checkpoint": output, "resume": resume, "progress": progress, "held_out": held_out}
+            model = train(net, preset, budget, seed, **options)
+    except KeyboardInterrupt:
+        print("unimarg: stopped before the first step; nothing was written", file=sys.stderr)
+        raise
     facts = model_facts(model)
     if as_json:
         print(json.dumps({"file": str(output), **facts}, indent=2))
     else:
-        print(f"{output}: {facts['weights']:,} weights, {facts['steps']:,} steps in {facts['training_seconds']:.0f} s")
+        error = f", held-out error {facts['held_out_error']:.4f}" if "held_out_error" in facts else ""
+        steps = f"{facts['steps']:,} step{'s' * (facts['steps'] != 1)}"
+        print(f"{output}: {facts['weights']:,} weights, {steps} in {facts['training_seconds']:.0f} s{error}")
     if not facts["finished"]:
-        print(f"unimarg: stopped early; go on with --resume -o {output}", file=sys.stderr)
+        print("unimarg: stopped early; the same command with --resume goes on", file=sys.stderr)
         sys.exit(130)
+    if facts["steps"] < FEW_STEPS and parse_budget(budget).seconds is not None:
+        advice = "a larger --budget" + " or --preset small" * (preset != "small")
+        print(f"unimarg: note: too few steps to have learnt much, most of the time was preparation; {advice} would help", file=sys.stderr)
+
+
+def _mind_the_file(output: Path, resume: bool) -> None:
+    """An unfinished run is not written over by mistake, and going on with one is said to keep its budget."""
+    from unimarg.checkpoint import load_model
+
+    try:
+        history = load_model(output).history
+    except FormatError:
+        return  # not there, or no model; training says whether it can be written
+    steps, planned = history.get("steps"), history.get("planned_steps")
+    if steps == planned:
+        return
+    if not resume:
+        raise UsageError(f"{output} holds an unfinished run, at step {steps} of {planned}: go on with --resume, or remove it first")
+    print(f"unimarg: note: going on from step {steps} of {planned}, for which the run's first --budget was turned into", file=sys.stderr)
 
 
 def _option(text: str) -> tuple[str, Any]:
-    """NAME=VALUE, the value in JSON, or a word."""
+    """NAME=VALUE, the value in JSON, or a tuple as Python writes it, or a word."""
     from unimarg.presets import OPTIONS
 
     name, equals, value = text.partition("=")
@@ -71,6 +99,8 @@ def _option(text: str) -> tuple[str, Any]:
         raise UsageError(f"an option is given as NAME=VALUE, not {text!r}")
     if name not in OPTIONS:
         raise UsageError(f"there is no training option {name!r}; {closest(name, OPTIONS)}")
+    if value.startswith("(") and value.endswith(")"):
+        value = "[" + value[1:-1].strip().rstrip(",").replace("'", '"') + "]"
     try:
         found = json.loads(value)
     except (ValueError, RecursionError):
