@@ -174,7 +174,7 @@ def main() -> int:
     parser.add_argument("networks", nargs="+", type=Path, help="files, or names of examples")
     parser.add_argument("--sets", type=int, default=6)
     parser.add_argument("--samples", type=int, default=1 << 16)
-    parser.add_argument("--train", help="for so long, the small preset")
+    parser.add_argument("--train", help="for so long, the small preset with a message head and a student")
     parser.add_argument("--queries", type=int, default=200)
     parser.add_argument("--out", type=Path)
     given = parser.parse_args()
@@ -184,7 +184,7 @@ def main() -> int:
         out = csv.writer(file, lineterminator="\n")
         out.writerow(COLUMNS)
         for name, net in nets.items() if given.sets else ():
-            model = um.train(net, "small", given.train, heads=("marginal", "message"), seed=1) if given.train else None
+            model = um.train(net, "small", given.train, heads=("marginal", "message"), student=64, seed=1) if given.train else None
             wrong |= every_proposal(model.net if model else net, name, model, given.sets, given.samples, out)
             file.flush()
         if given.queries:
