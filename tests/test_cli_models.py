@@ -230,5 +230,5 @@ def test_stopped_before_the_first_step(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(trainer, "train", interrupted)
     code, _, err = run(capsys, "train", "asia", "-o", str(tmp_path / "m.um"))
     assert code == 130
-    assert "nothing was written" in err
+    assert "stopped without saving" in err
     assert not list(tmp_path.iterdir())

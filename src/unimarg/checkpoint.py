@@ -175,7 +175,7 @@ def _without_norms(tensors: Mapping[str, np.ndarray], blocks: int, student: bool
     """Scale and shift of each norm, which files up to version 2 have between layers and head, taken up by the layers behind it."""
     first, head = 2 * (2 * blocks + 1), 2 * (2 * blocks + 1) + 2 * (blocks + 1)
     names = [f"trunk.{2 * (2 * n + 1)}" for n in range(blocks)] + [f"trunk.{head}"]
-    behind = [(n, weight) for n, weight in enumerate(names)] + [(blocks, "student.0")] * student
+    behind = [*enumerate(names), *[(blocks, "student.0")] * student]
     out = dict(tensors)
     for n, weight in behind:
         group, number = weight.split(".")

@@ -245,9 +245,10 @@ class Asked:
             drawn = hybrid_by_callable(frame, query, self._marginals(), options.beta, self.given or {}, options.structure)
             return self._drawn_by(*drawn, query.targets)
         given = self.draft(method).finish()
-        weigh = weighed_by_walk(frame, given, options.structure)
-        heard = None if method in WITHOUT_MODEL else witness(frame, replace(query, every=True), weigh)
-        return Estimator(frame, query, given, sampler(frame, given, options.structure), self.spent, heard)
+        witnesses = None
+        if method not in WITHOUT_MODEL:
+            witnesses = witness(frame, replace(query, every=True), weighed_by_walk(frame, given, options.structure))
+        return Estimator(frame, query, given, sampler(frame, given, options.structure), self.spent, witnesses)
 
     def _drawn_by(self, draw: Draw, weigh: Weigh, nodes: Sequence[int]) -> Estimator:
         """Not by a walk: ``nodes`` and those above them; with structure, means are still over P(x_i | pa_i) where no finding lies below."""

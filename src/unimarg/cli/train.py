@@ -57,7 +57,7 @@ def train(
             options |= {"mask": mask, "checkpoint": output, "resume": resume, "progress": progress, "held_out": held_out}
             model = train(net, preset, budget, seed, **options)
     except KeyboardInterrupt:
-        print("unimarg: stopped before the first step; nothing was written", file=sys.stderr)
+        print("unimarg: stopped without saving", file=sys.stderr)  # before the first step, or while saving
         raise
     facts = model_facts(model)
     if as_json:
@@ -87,7 +87,7 @@ def _mind_the_file(output: Path, resume: bool) -> None:
         return
     if not resume:
         raise UsageError(f"{output} holds an unfinished run, at step {steps} of {planned}: go on with --resume, or remove it first")
-    print(f"unimarg: note: going on from step {steps} of {planned}, for which the run's first --budget was turned into", file=sys.stderr)
+    print(f"unimarg: note: going on from step {steps} of {planned}, which is what the run's first --budget came to", file=sys.stderr)
 
 
 def _option(text: str) -> tuple[str, Any]:
