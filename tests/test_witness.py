@@ -183,10 +183,10 @@ def test_out_of_time_some_are_heard_all_the_same():
     assert made.heard.samples >= CHUNK
 
 
-def test_every_proposal_of_a_network_is_checked_and_no_other():
+def test_every_proposal_but_those_of_lookahead_is_checked():
     model = random_model(ASIA, heads=("marginal", "message"))
-    for method, heard in {"prior": False, "lookahead": False, "adaptive": False}.items() | dict.fromkeys(
-        ("independent", "hybrid", "message", "sequential"), True
+    for method, heard in {"lookahead": False, "adaptive": False}.items() | dict.fromkeys(
+        ("prior", "independent", "hybrid", "message", "sequential"), True
     ).items():
         made = Asked(ASIA, model, ILL, None, Options()).estimator(method)
         assert (made.witness is not None) == heard

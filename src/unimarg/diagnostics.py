@@ -55,8 +55,3 @@ def pareto_shape(excess: Floats) -> float:
     best = (b * weight).sum() / weight.sum()
     k = float(np.log1p(-best * excess).mean())
     return (n * k + 10 * 0.5) / (n + 10)
-
-
-def zero_count_error(ess: float) -> float:
-    """Standard deviation of the Jeffreys posterior Beta(1/2, ess + 1/2): what an event never seen in ``ess`` draws may still be."""
-    return math.sqrt(0.5 * (ess + 0.5) / ((ess + 1) ** 2 * (ess + 2)))

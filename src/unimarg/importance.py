@@ -3,9 +3,9 @@
     P(x_i = k | e) ~ sum_s w_s f_s / sum_s w_s,    w = P(x) l(x) / Q(x),    P(e) ~ mean of w
 
 f is the indicator of x_i = k, or P(x_i = k | pa_i) where no finding lies below node i (Rao-Blackwell). The standard error is
-sqrt(sum w^2 (f - mu)^2) / sum w, less where the proposal's own q_i serves as a control variate, and never below what an event that no
-sample showed may still have, nor below the share of the FEW heaviest samples, unless counting the state would have less, even if such
-were missed. Where a proposal may miss a part of the posterior without a weight that shows it, witnesses are heard too (``witness``).
+sqrt(sum w^2 (f - mu)^2) / sum w, less where the proposal's own q_i serves as a control variate, and never below the share of the FEW
+heaviest samples, unless counting the state would have less. To the variance of a rare state that share is added: few samples, or none,
+show how its weights vary. Where a proposal may miss a part of the posterior that no weight shows, witnesses are heard (``witness``).
 
 Samples come in chunks, several at a time; their sums are kept in float64, weights scaled by the largest so far. Whether to go on is
 asked at FIRST_CHECK samples, and then at as many as the target error should take by what is known, twice those so far at most: seldom,
@@ -28,7 +28,7 @@ import numpy as np
 
 from unimarg.conditionals import TABLE_MEAN, Conditionals, Query
 from unimarg.counter import Key, key_from_seed, key_of_stream
-from unimarg.diagnostics import k_hat, tail_size, zero_count_error
+from unimarg.diagnostics import k_hat, tail_size
 from unimarg.frame import Frame
 from unimarg.layout import MAX_NODES
 from unimarg.network import Floats
@@ -43,14 +43,15 @@ MAX_SAMPLES = 1 << 40
 DEFAULT_SAMPLES = 1 << 20
 ENOUGH, HOPELESS = 400.0, 10.0  # effective samples: ok from, failed below
 RELIABLE, DECISIVE = 0.7, 0.3  # k-hat above which a tail is heavy; share of sum w^2 from which it matters
-FEW = 2.0  # of the heaviest samples: their share is left as an error where means of probabilities or control variates leave less
+FEW = 2.0  # of the heaviest samples: their share is left as an error where means of probabilities or control variates leave less,
+RARE = 50.0  # and is added to that of a state whose probability is the share of fewer samples as heavy than these
 EVENTS = 100  # sum of D^2 from which a factor is fitted freely
 TINY = 1e-300
 ROUNDING = 1e-6  # of probabilities in float32, summed, relative to them
 SAMPLES_PER_WITNESS, LEAST_WITNESSES = 4, 5 << 10
 DOUBT = 2.0  # times the variance that the samples show: what witnesses tell is believed from here on, below it is mostly noise
 WITNESSES = 0x517E55  # their stream of random numbers
-MISSES = "the network misses a part of the posterior, which samples of lookahead show: use auto or lookahead, or train a model for longer"
+MISSES = "the proposal misses a part of the posterior, which samples of lookahead show: use auto, lookahead, or a model trained for longer"
 
 
 @dataclass(frozen=True)
@@ -285,15 +286,12 @@ class Estimator:
         beyond = self._told_beyond(centre + delta, square)
         less, square = self._controlled(delta, square)
         mean, spread = np.clip(centre + delta - less, 0, 1), self._spread()
-        # what was not drawn may weigh as much as the heaviest sample that was; no indicator varies by more than that of the state itself,
-        # which may be so much more probable
-        heaviest = spread / total.w
-        missed = FEW * np.maximum(heaviest - spread / total.ess, 0)
-        square = np.maximum(square, np.minimum(_most_variance(mean, missed) / total.ess, (FEW * heaviest) ** 2)) + beyond
-        unseen = zero_count_error(total.ess) * spread
-        if total.k_hat >= RELIABLE:
-            unseen = np.maximum(unseen, heaviest)
-        least = np.maximum(unseen, ROUNDING * np.maximum(mean, spread > 0))
+        # what was not drawn may weigh as much as the heaviest sample that was: a rare state has few such samples, or none, to show for it;
+        # of another no mean varies by more than the indicator of the state itself
+        few, counted = (FEW * spread / total.w) ** 2, mean * (1 - mean) / total.ess
+        rare = np.minimum(mean, 1 - mean) < RARE * spread / total.w
+        square = np.where(rare, np.maximum(square, 0) + few, np.maximum(square, np.minimum(counted, few))) + beyond
+        least = ROUNDING * np.maximum(mean, spread > 0)
         self._beyond = float(beyond.max(initial=0))
         return mean, np.clip(np.sqrt(square), least, 1)
 
@@ -374,12 +372,6 @@ class Estimator:
         if limits.target_error is not None and largest > limits.target_error:
             return "low_ess", f"the largest standard error is {largest:.2g}, the target was {limits.target_error:.2g}"
         return "ok", ""
-
-
-def _most_variance(mean: Floats, off: Floats) -> Floats:
-    """The largest p (1 - p) with p no further than ``off`` from the mean."""
-    p = np.clip(0.5, np.maximum(mean - off, 0), np.minimum(mean + off, 1))
-    return p * (1 - p)
 
 
 def _unit(p: Floats) -> Floats:

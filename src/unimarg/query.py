@@ -246,8 +246,8 @@ class Asked:
             return self._drawn_by(*drawn, query.targets)
         given = self.draft(method).finish()
         witnesses = None
-        if method not in WITHOUT_MODEL:
-            witnesses = witness(frame, replace(query, every=True), weighed_by_walk(frame, given, options.structure))
+        if method != "lookahead" and (method != "prior" or query.below.any()):  # without findings below the prior is the posterior
+            witnesses = witness(frame, replace(query, every=not options.structure), weighed_by_walk(frame, given, options.structure))
         return Estimator(frame, query, given, sampler(frame, given, options.structure), self.spent, witnesses)
 
     def _drawn_by(self, draw: Draw, weigh: Weigh, nodes: Sequence[int]) -> Estimator:
