@@ -1,8 +1,9 @@
 """What a proposal misses, by samples that it did not draw.
 
 A proposal that gives next to nothing to a part of the posterior does not draw from there, and no weight shows it: a network that was
-trained for too short a time does that, and the prior with rare causes. Samples of ``lookahead``, which knows the tables and no network, do fall there. With their own
-weights v, and w those that the proposal gives to the same states, m witnesses tell of the variance of a mean over n samples
+trained for too short a time does that, and the prior where a cause is rare. Samples of ``lookahead``, which has an eye on the findings
+and needs no network, do fall there. With their own weights v, and w those that the proposal gives to the same states, m witnesses tell
+of the variance of a mean over n samples
 
     E[ w / P(e) (f - mu)^2 | e ] / n  ~  sum v w (f - mu)^2 / (n m P(e)^2)
 
