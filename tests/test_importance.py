@@ -267,16 +267,16 @@ def test_the_tail_that_is_kept_is_that_of_all_weights():
 
 
 @pytest.mark.parametrize("weights", ["equal", "few heavy", "heavy tail"])
-def test_a_state_in_no_sample_may_have_been_missed_by_a_few_as_heavy_as_the_heaviest(weights):
+def test_a_state_in_no_sample_may_have_been_missed_by_a_few_heavy_ones(weights):
     query = Query.make(ASIA, parse_evidence(ASIA, ILL), tuple(range(len(ASIA))))
     estimator = Estimator(frame_of(ASIA), query, prior(frame_of(ASIA), query).finish())
-    drawn = {"equal": np.ones(20_000), "few heavy": np.concatenate([np.full(10_000, 0.02), np.ones(3)])}
+    drawn = {"equal": np.ones(20_000), "few heavy": np.concatenate([np.full(10_000, 0.02), np.ones(5)])}
     w = drawn.get(weights, np.exp(np.random.default_rng(0).exponential(0.9, 20_000)))  # Pareto weights of shape 0.9
     w = w / w.max()
     estimator.total.add(0.0, w.sum(), (w * w).sum(), np.zeros((len(ASIA), 2, SUMS)), np.log(w), len(w))
     mean, error = estimator.moments()
     assert mean[ASIA.index["lung"], 0] == 0
-    assert error[ASIA.index["lung"], 0] == pytest.approx(2 / w.sum())
+    assert error[ASIA.index["lung"], 0] == pytest.approx(2 * np.sort(w)[-10:].mean() / w.sum())
 
 
 def test_intervals_of_a_rare_state_cover_although_few_samples_show_it():

@@ -3,9 +3,9 @@
     P(x_i = k | e) ~ sum_s w_s f_s / sum_s w_s,    w = P(x) l(x) / Q(x),    P(e) ~ mean of w
 
 f is the indicator of x_i = k, or P(x_i = k | pa_i) where no finding lies below node i (Rao-Blackwell). The standard error is
-sqrt(sum w^2 (f - mu)^2) / sum w, less where the proposal's own q_i serves as a control variate, and never below the share of the FEW
-heaviest samples, unless counting the state would have less. To the variance of a rare state that share is added: few samples, or none,
-show how its weights vary. Where a proposal may miss a part of the posterior that no weight shows, witnesses are heard (``witness``).
+sqrt(sum w^2 (f - mu)^2) / sum w, less where the proposal's own q_i serves as a control variate, and never below the share of a FEW
+heavy samples, unless counting the state would have less. To the variance of a rare state its square is added: few samples, or none, show
+how its weights vary. Where a proposal may miss a part of the posterior that no weight shows, witnesses are heard (``witness``).
 
 Samples come in chunks, several at a time; their sums are kept in float64, weights scaled by the largest so far. Whether to go on is
 asked at FIRST_CHECK samples, and then at as many as the target error should take by what is known, twice those so far at most: seldom,
@@ -43,8 +43,9 @@ MAX_SAMPLES = 1 << 40
 DEFAULT_SAMPLES = 1 << 20
 ENOUGH, HOPELESS = 400.0, 10.0  # effective samples: ok from, failed below
 RELIABLE, DECISIVE = 0.7, 0.3  # k-hat above which a tail is heavy; share of sum w^2 from which it matters
-FEW = 2.0  # of the heaviest samples: their share is left as an error where means of probabilities or control variates leave less,
-RARE = 50.0  # and is added to that of a state whose probability is the share of fewer samples as heavy than these
+HEAVIEST = 10  # samples of whose weights the mean is that of a heavy one
+FEW = 2.0  # heavy samples, whose share is left as an error where means of probabilities or control variates leave less,
+RARE = 50.0  # and is added to the error of a state whose probability is the share of fewer of them than these
 EVENTS = 100  # sum of D^2 from which a factor is fitted freely
 TINY = 1e-300
 ROUNDING = 1e-6  # of probabilities in float32, summed, relative to them
@@ -107,6 +108,11 @@ class Weighted:
     @property
     def ess(self) -> float:
         return self.w**2 / self.w2 if self.w2 > 0 else 0.0
+
+    @property
+    def heaviest(self) -> float:
+        """The share of a heavy sample in the sum of all weights: the mean of the HEAVIEST."""
+        return float(np.exp(np.sort(self.largest)[-HEAVIEST:] - self.top).mean()) / self.w
 
     @property
     def log_evidence(self) -> float:
@@ -286,10 +292,11 @@ class Estimator:
         beyond = self._told_beyond(centre + delta, square)
         less, square = self._controlled(delta, square)
         mean, spread = np.clip(centre + delta - less, 0, 1), self._spread()
-        # what was not drawn may weigh as much as the heaviest sample that was: a rare state has few such samples, or none, to show for it;
+        # what was not drawn may weigh as much as the heaviest samples that were: a rare state has few of those, or none, to show for it;
         # of another no mean varies by more than the indicator of the state itself
-        few, counted = (FEW * spread / total.w) ** 2, mean * (1 - mean) / total.ess
-        rare = np.minimum(mean, 1 - mean) < RARE * spread / total.w
+        heavy = total.heaviest * spread
+        few, counted = (FEW * heavy) ** 2, mean * (1 - mean) / total.ess
+        rare = np.minimum(mean, 1 - mean) < RARE * heavy
         square = np.where(rare, np.maximum(square, 0) + few, np.maximum(square, np.minimum(counted, few))) + beyond
         least = ROUNDING * np.maximum(mean, spread > 0)
         self._beyond = float(beyond.max(initial=0))
