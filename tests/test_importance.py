@@ -295,6 +295,13 @@ def test_intervals_of_a_rare_state_cover_although_few_samples_show_it():
     assert np.abs(z).max() < 4.5
 
 
+def test_what_a_virtual_finding_rules_out_or_leaves_alone_has_no_error():
+    found = um.infer(ASIA, {"smoke": [0.0, 0.5], "xray": "yes"}, method="prior", samples=8192, target_error=None)
+    assert found["smoke"] == {"yes": 0.0, "no": 1.0}
+    assert max(found.error("smoke").values()) <= 1e-6
+    assert min(found.error("lung").values()) > 1e-5
+
+
 def test_what_no_sample_showed_has_an_error():
     net = Network(
         [Variable("x"), Variable("y"), Variable("z")], {"y": ["x"]}, {"x": [1 - 1e-7, 1e-7], "y": [[0.5, 0.5], [0.4, 0.6]], "z": [0.5, 0.5]}

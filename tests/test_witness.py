@@ -216,3 +216,34 @@ def test_a_query_of_few_targets_is_weighed_rightly():
             assert 1 / (made.heard.w2 * made._scale) == pytest.approx(made.total.ess, rel=0.2)
             found = made.posterior(method, Limits(), 0.0)
             assert abs(found["lung"]["yes"] - exact["lung"]["yes"]) < 4.5 * found.error("lung")["yes"]
+
+
+RARE_CAUSE = Network(
+    [Variable("cause"), Variable("finding"), Variable("leaf")],
+    {"finding": ["cause"], "leaf": ["cause"]},
+    {"cause": [1 - 1e-6, 1e-6], "finding": [[0.999, 0.001], [0.0, 1.0]], "leaf": [[0.5, 0.5], [0.1, 0.9]]},
+)
+
+
+def test_a_rare_cause_that_the_prior_does_not_draw_is_noticed():
+    exact = um.exact(RARE_CAUSE, {"finding": "yes"})["cause"]["yes"]
+    found = um.infer(RARE_CAUSE, {"finding": "yes"}, method="prior", samples=20480, target_error=None)
+    assert found["cause"]["yes"] == 0
+    assert found.error("cause")["yes"] > exact / 2
+    assert um.infer(RARE_CAUSE, {"cause": "no"}, method="prior", samples=20480, target_error=None).ess == pytest.approx(20480)
+
+
+def test_witnesses_of_joint_marginals_draw_every_target():
+    """Also one that is nobody's parent and has no finding below, for which a mean would do."""
+    asked = {"evidence": {"finding": "yes"}, "names": ["cause", "leaf"], "method": "prior", "samples": 20480, "target_error": None}
+    rare = um.joint(RARE_CAUSE, **asked).set_index(["cause", "leaf"])
+    exact = um.joint(RARE_CAUSE, {"finding": "yes"}, ["cause", "leaf"], method="exact").set_index(["cause", "leaf"])
+    assert (rare.std_error > (rare.probability - exact.probability).abs() / 3).all()
+    net = Network(
+        RARE_CAUSE.variables,
+        {"finding": ["cause"], "leaf": ["cause"]},
+        {"cause": [0.5, 0.5], "finding": [[0.6, 0.4], [0.4, 0.6]], "leaf": [[0.01, 0.99], [0.02, 0.98]]},
+    )
+    usual = um.joint(net, **asked)
+    counted = np.sqrt(usual.probability * (1 - usual.probability) / usual.attrs["ess"])
+    np.testing.assert_allclose(usual.std_error, counted, rtol=0.3)

@@ -15,7 +15,7 @@ def worst(post: um.Posterior) -> float:
 post = um.infer(net, evidence)
 print(post.method, worst(post) < 1e-12)  # -> exact True
 
-# %% prior, likelihood weighting: nothing to prepare. The more findings lie far down, the fewer of its samples are worth anything.
+# %% prior, likelihood weighting. The more findings lie far down, the fewer of its samples are worth anything.
 prior = um.infer(net, evidence, method="prior", samples=16_384, target_error=None)
 
 # %% lookahead: each node is drawn with regard to the findings that are still to be explained.

@@ -3,9 +3,9 @@
     P(x_i = k | e) ~ sum_s w_s f_s / sum_s w_s,    w = P(x) l(x) / Q(x),    P(e) ~ mean of w
 
 f is the indicator of x_i = k, or P(x_i = k | pa_i) where no finding lies below node i (Rao-Blackwell). The standard error is
-sqrt(sum w^2 (f - mu)^2) / sum w, less where the proposal's own q_i serves as a control variate, and never below the share of a FEW
-heavy samples, unless counting the state would have less. To the variance of a rare state its square is added: few samples, or none, show
-how its weights vary. Where a proposal may miss a part of the posterior that no weight shows, witnesses are heard (``witness``).
+sqrt(sum w^2 (f - mu)^2) / sum w, less where the proposal's own q_i serves as a control variate, and no less than the share of a FEW
+heavy samples, unless counting the state would have less. To the variance of a rare state the square of that share is added: few samples,
+or none, show how its weights vary. Where a proposal may miss what no weight shows, witnesses are heard (``witness``).
 
 Samples come in chunks, several at a time; their sums are kept in float64, weights scaled by the largest so far. Whether to go on is
 asked at FIRST_CHECK samples, and then at as many as the target error should take by what is known, twice those so far at most: seldom,
@@ -43,16 +43,16 @@ MAX_SAMPLES = 1 << 40
 DEFAULT_SAMPLES = 1 << 20
 ENOUGH, HOPELESS = 400.0, 10.0  # effective samples: ok from, failed below
 RELIABLE, DECISIVE = 0.7, 0.3  # k-hat above which a tail is heavy; share of sum w^2 from which it matters
-HEAVIEST = 10  # samples of whose weights the mean is that of a heavy one
-FEW = 2.0  # heavy samples, whose share is left as an error where means of probabilities or control variates leave less,
-RARE = 50.0  # and is added to the error of a state whose probability is the share of fewer of them than these
+HEAVIEST = 10  # samples: the mean of their weights is that of a heavy one
+FEW = 2.0  # heavy samples, whose share in all weights is an error's least where means of probabilities or control variates leave less
+RARE = 50.0  # heavy samples: to the variance of a state that fewer of them could show, the square of that share is added
 EVENTS = 100  # sum of D^2 from which a factor is fitted freely
 TINY = 1e-300
 ROUNDING = 1e-6  # of probabilities in float32, summed, relative to them
 SAMPLES_PER_WITNESS, LEAST_WITNESSES = 4, 5 << 10
 DOUBT = 2.0  # times the variance that the samples show: what witnesses tell is believed from here on, below it is mostly noise
 WITNESSES = 0x517E55  # their stream of random numbers
-MISSES = "the proposal misses a part of the posterior, which samples of lookahead show: use auto, lookahead, or a model trained for longer"
+MISSES = "the proposal misses a part of the posterior, which samples of lookahead show: use auto or lookahead"
 
 
 @dataclass(frozen=True)
@@ -292,8 +292,8 @@ class Estimator:
         beyond = self._told_beyond(centre + delta, square)
         less, square = self._controlled(delta, square)
         mean, spread = np.clip(centre + delta - less, 0, 1), self._spread()
-        # what was not drawn may weigh as much as the heaviest samples that were: a rare state has few of those, or none, to show for it;
-        # of another no mean varies by more than the indicator of the state itself
+        # What was not drawn may weigh as much as the heaviest samples that were. Where few of those would make the state, its samples say
+        # little of its variance; elsewhere a mean varies no more than the indicator of the state.
         heavy = total.heaviest * spread
         few, counted = (FEW * heavy) ** 2, mean * (1 - mean) / total.ess
         rare = np.minimum(mean, 1 - mean) < RARE * heavy
@@ -326,13 +326,14 @@ class Estimator:
         return a * d / n, square - (2 * a * along - a**2 * d2) / n**2
 
     def _spread(self) -> Floats:
-        """How far f can vary: 1 for an indicator, the range of P(x_i = k | pa_i) for a mean; 0 where nothing is estimated."""
+        """How far f can vary: 1 for an indicator, the range of P(x_i = k | pa_i) for a mean; 0 where nothing is to be estimated."""
         frame = self.frame
         count = int(self.given.estimated)
         node, kind = (np.asarray(a)[:count] for a in (self.given.means.node, self.given.means.kind))
         spread = np.zeros((frame.shape.nodes, frame.shape.card))
         spread[node] = np.where((kind == TABLE_MEAN)[:, None], frame.ranges[node], 1.0)
-        return spread
+        possible = self.query.likelihood > 0
+        return np.where(possible & (possible.sum(axis=1, keepdims=True) > 1), spread, 0.0)
 
     def largest_error(self) -> float:
         targets = [t for t in self.query.targets if not self.query.known[t]]

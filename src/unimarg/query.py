@@ -247,7 +247,8 @@ class Asked:
         given = self.draft(method).finish()
         witnesses = None
         if method != "lookahead" and (method != "prior" or query.below.any()):  # without findings below the prior is the posterior
-            witnesses = witness(frame, replace(query, every=not options.structure), weighed_by_walk(frame, given, options.structure))
+            drawn = replace(query, every=query.every or not options.structure)
+            witnesses = witness(frame, drawn, weighed_by_walk(frame, given, options.structure))
         return Estimator(frame, query, given, sampler(frame, given, options.structure), self.spent, witnesses)
 
     def _drawn_by(self, draw: Draw, weigh: Weigh, nodes: Sequence[int]) -> Estimator:
