@@ -21,9 +21,9 @@ import numpy as np
 from jax import lax
 
 from unimarg.network import Network
-from unimarg.trunk import Linear, half_dot
+from unimarg.trunk import Linear
 
-BLOCK, BLOCK_ACCELERATED = 16, 128  # nodes whose hidden layers are computed together
+BLOCK, BLOCK_ACCELERATED = 16, 256  # nodes whose hidden layers are computed together
 ROWS, SHARE = 32, 8  # of a batch, one row in SHARE trains the student, but at least ROWS
 MAX_NODES = 1 << 14  # up to here the matrix of descendants is made
 
@@ -51,14 +51,13 @@ class Student(eqx.Module):
         observed (bool, likewise).
         """
         nodes, card, _ = self.rows.shape
-        block = min(nodes, BLOCK_ACCELERATED if half else BLOCK)
+        block, kind = (min(nodes, BLOCK_ACCELERATED), jnp.bfloat16) if half else (min(nodes, BLOCK), jnp.float32)
         chosen = (states[..., None] == jnp.arange(card, dtype=states.dtype)) & drawn[..., None]
-        earlier = jnp.tri(block, k=-1)
+        earlier = jnp.tri(block, k=-1, dtype=kind)
 
         def sums(added: jax.Array) -> jax.Array:
             """Over the nodes before each."""
-            flat = added.reshape(block, -1)
-            return (half_dot(earlier, flat) if half else jnp.dot(earlier, flat, precision=lax.Precision.HIGHEST)).reshape(added.shape)
+            return jnp.dot(earlier, added.reshape(block, -1), precision=lax.Precision.HIGHEST).reshape(added.shape)
 
         def blocks(a: jax.Array) -> jax.Array:
             padded = jnp.pad(a, [(0, -nodes % block)] + [(0, 0)] * (a.ndim - 1))
@@ -67,9 +66,10 @@ class Student(eqx.Module):
         @jax.checkpoint  # hidden layers of all nodes would fill the memory
         def step(before: jax.Array, now: tuple[jax.Array, ...]) -> tuple[jax.Array, jax.Array]:
             chosen, rows, out, bias = now
-            added = jnp.einsum("bsk,bku->bsu", chosen.astype(jnp.float32), rows)
-            hidden = jax.nn.relu(before + sums(added))
-            return before + added.sum(axis=0), jnp.einsum("bku,bsu->bks", out, hidden) + bias[..., None]
+            added = jnp.einsum("bsk,bku->bsu", chosen.astype(kind), rows.astype(kind))
+            hidden = jax.nn.relu(before.astype(kind) + sums(added))
+            h = jnp.einsum("bku,bsu->bks", out.astype(kind), hidden, preferred_element_type=jnp.float32)
+            return before + added.sum(axis=0, dtype=jnp.float32), h + bias[..., None]
 
         start = self.evidence(features, half)
         _, h = lax.scan(step, start, (blocks(chosen), blocks(self.rows), blocks(self.out), blocks(self.bias)))
