@@ -37,6 +37,7 @@ from unimarg.teacher import Teacher
 from unimarg.trunk import Trunk, dropout_noise, halved
 
 LABEL_ENTRIES = 1 << 31  # of all cliques and rows that a GPU labels at once: 8 GB, several times
+TAUGHT = 32  # samples, a power of two
 MASKS, CHANNELS, DROPOUT = range(1, 4)  # streams of random numbers beside the samples' own
 
 
@@ -63,6 +64,11 @@ class Plan:
             return self.recipe.batch
         fits = LABEL_ENTRIES / (self.teacher.entries if self.teacher else 1)
         return min(self.samples_per_call, max(self.recipe.batch, 1 << int(np.log2(max(fits, 1)))))
+
+    @property
+    def taught(self) -> int:
+        """Samples that the teacher answers at once: on a CPU so few that what it computes stays near."""
+        return self.rows if self.half else min(self.rows, TAUGHT)
 
     @property
     def tabled(self) -> bool:
@@ -179,10 +185,13 @@ def run_steps(plan: Plan, given: Given, state: State) -> tuple[State, jax.Array]
     # what a loop leaves behind is safe. With random numbers and transpositions inside the teacher a step took twice the time.
     parts = tuple(parts_of(a, plan.rows) for a in (states, observed, samples))
     evidence = lax.map(lambda part: shown(plan, given, *part), parts)
-    marginals = None
+    exact = None
     if plan.teacher:
-        marginals = lax.map(plan.teacher.marginals, lax.map(lambda part: likelihoods(plan.ragged, *part), evidence[:2]))
-    learnt_from = lax.map(lambda part: labelled(plan, given, *part), (*evidence, marginals, *parts[:2]))
+        few = jax.tree.map(lambda a: a.reshape(-1, plan.taught, *a.shape[2:]), evidence[:2])
+        marginals = lax.map(plan.teacher.marginals, lax.map(lambda part: likelihoods(plan.ragged, *part), few))
+        exact = lax.map(lambda part: by_group(plan.ragged, part), marginals)
+        exact = jax.tree.map(lambda a: a.reshape(-1, plan.rows, *a.shape[2:]), exact)
+    learnt_from = lax.map(lambda part: labelled(plan, given, *part), (*evidence, exact, *parts[:2]))
     if plan.rows != plan.recipe.batch:
         learnt_from = jax.tree.map(lambda a: a.reshape(-1, plan.recipe.batch, *a.shape[2:]), learnt_from._replace(states=None))
         learnt_from = learnt_from._replace(states=parts_of(states, plan.recipe.batch))
@@ -239,11 +248,11 @@ def labelled(
     known: jax.Array,
     values: Parts,
     certain: jax.Array,
-    marginals: list[jax.Array] | None,
+    exact: Parts | None,
     states: jax.Array,
     observed: jax.Array,
 ) -> Batch:
-    """The evidence encoded, and what it implies: the teacher's marginals, or the samples themselves, softened where asked.
+    """The evidence encoded, and what it implies: the exact marginals, or the samples themselves, softened where asked.
 
     The tables' rows are looked up here, for many batches at once, because a GPU takes as long for few samples as for many.
     """
@@ -253,8 +262,8 @@ def labelled(
     beliefs = {head: part for head, part in beliefs.items() if head in plan.recipe.architecture.heads}
     kind = jnp.bfloat16 if plan.half else jnp.float32  # as the first product takes it
     encoded = encode(plan.recipe.encoding, known, values, ragged, given.priors, beliefs.get("marginal"), kind)
-    if marginals is not None:
-        labels = by_group(ragged, marginals)
+    if exact is not None:
+        labels = exact
     elif plan.soft:
         labels = soft_labels(plan, given, known, values, states, observed, log_p)
     else:
