@@ -8,6 +8,7 @@ import pytest
 import unimarg as um
 from models import ASIA, OPTIONS, random_model, same, train
 from networks import random_network
+from unimarg.channels import through_channels
 from unimarg.compiled import log_conditionals, sample
 from unimarg.counter import key_from_seed
 from unimarg.encoding import one_hot
@@ -15,13 +16,13 @@ from unimarg.evidence import Evidence
 from unimarg.layout import compile_network
 from unimarg.marginalizer import prior_slots
 from unimarg.masking import Among, Fixed, UniformRate
+from unimarg.ragged import grouped
 from unimarg.relevance import has_observed_descendant
 from unimarg.student import BLOCK, Student, batch_rows, descendants
 from unimarg.training import (
     Given,
     Plan,
     View,
-    grouped,
     initial_state,
     labelled,
     learn,
@@ -30,7 +31,6 @@ from unimarg.training import (
     shown,
     student_log_q,
     student_loss,
-    through_channels,
 )
 
 ROWS = 5

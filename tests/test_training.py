@@ -10,6 +10,7 @@ import pytest
 import unimarg as um
 from models import ASIA, random_model
 from networks import random_network
+from unimarg.channels import through_channels
 from unimarg.compiled import log_conditionals, sample
 from unimarg.counter import key_from_seed
 from unimarg.encoding import one_hot
@@ -17,13 +18,11 @@ from unimarg.evaluation import errors, evidence_sets
 from unimarg.layout import compile_network
 from unimarg.marginalizer import prior_slots
 from unimarg.network import Network
-from unimarg.ragged import Ragged
+from unimarg.ragged import Ragged, by_group, grouped
 from unimarg.teacher import make_teacher
 from unimarg.training import (
     Given,
     Plan,
-    by_group,
-    grouped,
     initial_state,
     labelled,
     learning_rate,
@@ -32,7 +31,6 @@ from unimarg.training import (
     message_log_q,
     run_steps,
     shown,
-    through_channels,
 )
 from unimarg.trunk import dropout_noise
 

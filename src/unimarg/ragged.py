@@ -107,3 +107,36 @@ def take_rows(array: jax.Array, rows: jax.Array) -> jax.Array:
         cpu=lambda a, r: lax.map(lambda i: lax.dynamic_index_in_dim(a, i, 0, keepdims=False), r),
         default=lambda a, r: a[r],
     )
+
+
+# --- between the network's order and the groups
+
+
+def by_group(ragged: Ragged, marginals: list[jax.Array]) -> Parts:
+    """``[K, samples]`` for each node, as ``[samples, nodes, K]`` for each group."""
+    out, at = [], 0
+    for _, n in ragged.groups:
+        out.append(jnp.moveaxis(jnp.stack([marginals[i] for i in ragged.order[at : at + n]]), -1, 0))
+        at += n
+    return out
+
+
+def grouped(by_node: jax.Array, ragged: Ragged) -> Parts:
+    """``[nodes, card, samples]`` in the network's order, as ``[samples, nodes, K]`` for each group."""
+    out, at = [], 0
+    for k, n in ragged.groups:
+        nodes = jnp.asarray(ragged.order[at : at + n])
+        out.append(jnp.moveaxis(take_rows(by_node, nodes)[:, :k], -1, 0))
+        at += n
+    return out
+
+
+def by_node(rows: jax.Array, ragged: Ragged) -> jax.Array:
+    """``[samples, nodes]`` in the order of ``ragged``, as ``[nodes, samples]`` in the network's."""
+    return take_rows(rows.T, jnp.asarray(ragged.place))
+
+
+def by_state(parts: Parts, ragged: Ragged, missing: float = 0.0) -> jax.Array:
+    """``[samples, nodes, K]`` for each group, as ``[nodes, K, samples]`` in the network's order; ``missing`` for states a node lacks."""
+    padded = [jnp.pad(part, ((0, 0), (0, 0), (0, ragged.largest - part.shape[-1])), constant_values=missing) for part in parts]
+    return take_rows(jnp.moveaxis(jnp.concatenate(padded, axis=1), 0, -1), jnp.asarray(ragged.place))

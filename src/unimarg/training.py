@@ -25,13 +25,14 @@ import optax
 from jax import lax
 
 from unimarg.blanket import blanket_log_p
+from unimarg.channels import through_channels
 from unimarg.compiled import draw_states, log_conditionals_of
-from unimarg.counter import Key, threefry, words
+from unimarg.counter import Key, threefry
 from unimarg.encoding import encode, inputs, one_hot
 from unimarg.layout import MAX_NODES, Arrays, Layout
 from unimarg.presets import Recipe
 from unimarg.propagation import Propagation
-from unimarg.ragged import Parts, Ragged, take_rows
+from unimarg.ragged import Parts, Ragged, by_group, by_node, by_state, grouped
 from unimarg.student import Student, batch_rows
 from unimarg.teacher import Teacher
 from unimarg.trunk import Trunk, dropout_noise, halved
@@ -316,28 +317,9 @@ def likelihoods(ragged: Ragged, known: jax.Array, values: Parts) -> list[jax.Arr
     return [grouped[p] for p in ragged.place]
 
 
-def by_group(ragged: Ragged, marginals: list[jax.Array]) -> Parts:
-    """``[K, samples]`` for each node, as ``[samples, nodes, K]`` for each group."""
-    out, at = [], 0
-    for _, n in ragged.groups:
-        out.append(jnp.moveaxis(jnp.stack([marginals[i] for i in ragged.order[at : at + n]]), -1, 0))
-        at += n
-    return out
-
-
 def message_log_q(ragged: Ragged, messages: jax.Array, tables: Parts) -> Parts:
     """log q_i(k | pa_i, e), ``[samples, nodes, K]`` for each group, with the samples' own parents."""
     return [jax.nn.log_softmax(table + part, axis=-1) for table, part in zip(tables, ragged.with_reference(messages), strict=True)]
-
-
-def grouped(by_node: jax.Array, ragged: Ragged) -> Parts:
-    """``[nodes, card, samples]`` in the network's order, as ``[samples, nodes, K]`` for each group."""
-    out, at = [], 0
-    for k, n in ragged.groups:
-        nodes = jnp.asarray(ragged.order[at : at + n])
-        out.append(jnp.moveaxis(take_rows(by_node, nodes)[:, :k], -1, 0))
-        at += n
-    return out
 
 
 def student_loss(student: Student, plan: Plan, given: Given, view: View, states: jax.Array) -> jax.Array:
@@ -364,42 +346,3 @@ def student_log_q(student: Student, plan: Plan, view: View, states: jax.Array) -
     if plan.recipe.virtual:
         logits = logits + jnp.where((known & ~certain)[:, None], jnp.log(by_state(view.values, ragged)), 0)
     return jax.nn.log_softmax(logits, axis=1)
-
-
-def by_node(rows: jax.Array, ragged: Ragged) -> jax.Array:
-    """``[samples, nodes]`` in the order of ``ragged``, as ``[nodes, samples]`` in the network's."""
-    return take_rows(rows.T, jnp.asarray(ragged.place))
-
-
-def by_state(parts: Parts, ragged: Ragged, missing: float = 0.0) -> jax.Array:
-    """``[samples, nodes, K]`` for each group, as ``[nodes, K, samples]`` in the network's order; ``missing`` for states a node lacks."""
-    padded = [jnp.pad(part, ((0, 0), (0, 0), (0, ragged.largest - part.shape[-1])), constant_values=missing) for part in parts]
-    return take_rows(jnp.moveaxis(jnp.concatenate(padded, axis=1), 0, -1), jnp.asarray(ragged.place))
-
-
-def through_channels(
-    key: Key, share: float, known: jax.Array, values: Parts, ragged: Ragged, samples: jax.Array
-) -> tuple[Parts, jax.Array]:
-    """Some of the known nodes seen through a random channel: their likelihoods, and which stay certain.
-
-    The channel splits the states at random in two and reports the half that holds the state, wrongly with
-    probability noise / 2; noise ~ U[0, 1]. The likelihood of the report is (1 - noise) [same half] + noise / 2.
-    """
-    nodes = jnp.arange(known.shape[-1], dtype=jnp.uint32)
-    high, low = words(key, samples, nodes)
-    uncertain = known & (share > _fraction(high).T)
-    noise = _fraction(words(key, samples, nodes.size + nodes)[0]).T
-    wrong = noise / 2 > _fraction(low).T
-    halves = words(key, samples, 2 * nodes.size + nodes)[0].T  # bit k: the half that state k is in
-    seen = []
-    for value, unsure, e, flip, bits in zip(values, *(ragged.nodes(a) for a in (uncertain, noise, wrong, halves)), strict=True):
-        half = (bits[..., None] >> (jnp.arange(value.shape[-1], dtype=jnp.uint32) % 32)) & 1
-        own = (half * value.astype(jnp.uint32)).sum(axis=-1)
-        report = jnp.where(flip, 1 - own, own)[..., None]
-        likelihood = jnp.where(half == report, 1 - e[..., None] / 2, e[..., None] / 2)
-        seen.append(jnp.where(unsure[..., None], likelihood / likelihood.sum(axis=-1, keepdims=True), value))
-    return seen, known & ~uncertain
-
-
-def _fraction(word: jax.Array) -> jax.Array:
-    return (word >> np.uint32(8)).astype(jnp.float32) * np.float32(2.0**-24)
