@@ -23,12 +23,13 @@ import numpy as np
 from jax import lax
 from one_shot import named
 
+from unimarg.batches import Given
 from unimarg.counter import key_from_seed
 from unimarg.marginalizer import prior_slots
 from unimarg.presets import recipe
 from unimarg.student import descendants
 from unimarg.trainer import MAX_STEPS, Budget, _Run
-from unimarg.training import Given, initial_state, run_steps
+from unimarg.training import initial_state, run_steps
 
 REPEATS, SECONDS, TOGETHER = 7, 0.2, 16
 FEW = 16  # turns of a loop to judge its speed by

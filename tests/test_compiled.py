@@ -9,7 +9,7 @@ from unimarg import Network, NoisyMax, NoisyOr, Table, Variable
 from unimarg.compiled import draw, log_conditionals, sample, sample_chunks
 from unimarg.counter import key_from_seed
 from unimarg.errors import UsageError
-from unimarg.layout import compile_network
+from unimarg.layout import _best_width, _kind, compile_network
 
 
 def chi_square_p(counts: np.ndarray, expected: np.ndarray) -> float:
@@ -35,6 +35,15 @@ def test_a_wrong_network_fails_the_frequency_test():
     net = Network([Variable("a")], {}, {"a": [0.5, 0.5]})
     counts = np.bincount(sample(net, 400_000, seed=1)[:, 0])
     assert chi_square_p(counts, 400_000 * np.array([0.495, 0.505])) < 1e-6
+
+
+@pytest.mark.parametrize(("parents", "width"), [(0, 64), (1, 2)])
+def test_blocks_are_as_wide_as_the_network(parents, width):
+    """On a GPU: nodes that do not depend on each other together, a chain without much padding."""
+    names = [f"x{i}" for i in range(100)]
+    above = {names[i]: [names[i - 1]] for i in range(1, 100)} if parents else {}
+    net = Network([Variable(n) for n in names], above, {n: np.full((2,) * (1 + len(above.get(n, []))), 0.5) for n in names})
+    assert _best_width(net, [_kind(m) for m in net.mechanisms]) == width
 
 
 @pytest.mark.parametrize(("seed", "width"), [(0, 1), (1, 1), (2, 4)])

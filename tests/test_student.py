@@ -1,5 +1,7 @@
 """The student: densities node by node, a joint that no message per node can give, and its place in runs and files."""
 
+from dataclasses import replace
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -8,6 +10,7 @@ import pytest
 import unimarg as um
 from models import ASIA, OPTIONS, random_model, same, train
 from networks import random_network
+from unimarg.batches import Given, Plan, batches, labelled, shown
 from unimarg.channels import through_channels
 from unimarg.compiled import log_conditionals, sample
 from unimarg.counter import key_from_seed
@@ -20,17 +23,16 @@ from unimarg.ragged import grouped
 from unimarg.relevance import has_observed_descendant
 from unimarg.student import BLOCK, Student, batch_rows, descendants
 from unimarg.training import (
-    Given,
-    Plan,
     View,
+    averaged,
     initial_state,
-    labelled,
     learn,
     loss,
     message_log_q,
-    shown,
+    run_steps,
     student_log_q,
     student_loss,
+    student_view,
 )
 
 ROWS = 5
@@ -161,8 +163,8 @@ def test_a_student_learns_what_messages_cannot():
     observed = Fixed(tuple(range(6, 10))).draw(given.key, jnp.arange(states.shape[1], dtype=jnp.uint32), 10)
     samples = jnp.arange(states.shape[1], dtype=jnp.uint32)
     batch = labelled(plan, given, *shown(plan, given, states, observed, samples), None, states, observed)
-    _, view = loss(model.trunk, plan, given, batch)
-    message = model.trunk.logits(view.features, {"marginal": given.prior_logits})["message"]
+    _, (features, message) = loss(model.trunk, plan, given, batch)
+    view = View(features, message, batch.known, batch.certain, batch.values, batch.tables)
     by_message = jnp.moveaxis(message_log_q(model.ragged, message, view.tables)[0], 0, -1)
     by_student = student_log_q(model.student, plan, view, states)
     log_joint = {}
@@ -210,9 +212,47 @@ def test_weights_of_the_student_are_averaged():
     assert same(learner.average, learner.weights)
     gradient = jax.tree.map(jnp.ones_like, model.student)
     after = learn(model.recipe, setting(ASIA)[2], jnp.int32(50), learner, gradient)
+    assert same(after.average, learner.average)
+    after = averaged(model.recipe, jnp.int32(50), jnp.int32(1), after)
     assert same(after.best, after.average)
     moved = [(np.asarray(x) - y) for x, y in ((after.weights.bias, learner.weights.bias), (after.best.bias, learner.weights.bias))]
     np.testing.assert_allclose(moved[1], moved[0] * (1 - 51 / 60), rtol=1e-4)
+    four = averaged(model.recipe, jnp.int32(50), jnp.int32(4), after._replace(average=learner.average))
+    np.testing.assert_allclose(four.best.bias - learner.weights.bias, moved[0] * (1 - (51 / 60) ** 4), rtol=1e-4)
+
+
+def test_several_batches_are_one_to_the_student():
+    _, plan, given, *_ = setting(ASIA, batch=64)
+    plan = replace(plan, steps_per_call=8, half=True)
+    assert (plan.together, plan.student_rows) == (4, 32)
+    made = batches(plan, given, jnp.int32(0))
+    features = jnp.asarray(np.random.default_rng(0).standard_normal((4, 32, 16)), jnp.float32)
+    view, states = student_view(plan, made, jnp.int32(4), features, None)
+    assert states.shape == (8, 4 * 32)
+    for n in range(4):
+        rows = slice(32 * n, 32 * (n + 1))
+        assert (states[:, rows] == made.states[4 + n, :, :32]).all()
+        assert (view.features[rows] == features[n]).all()
+        for seen, given_to_all in ((view.known, made.known), (view.certain, made.certain)):
+            assert (seen[rows] == given_to_all[4 + n, :32]).all()
+        for seen, given_to_all in zip(view.tables + view.values, made.tables + made.values, strict=True):
+            assert (seen[rows] == given_to_all[4 + n, :32]).all()
+
+
+def test_a_run_may_end_between_two_steps_of_the_student():
+    """A GPU takes four of the trunk for one of the student, and as many turns in every call."""
+    _, plan, given, *_ = setting(ASIA, batch=64)
+    ends = []
+    for calls in (4, 8):
+        several = replace(plan, steps_per_call=calls, half=True)
+        state = initial_state(several, 0)
+        for _ in range(16 // calls):
+            state, _ = run_steps(several, given._replace(steps=jnp.int32(6)), state)
+        assert int(state.step) == 6
+        assert int(state.student.optimizer[0].count) == 2
+        ends.append(jax.tree.leaves(state.student))
+    for one, other in zip(*ends, strict=True):
+        np.testing.assert_allclose(one, other, atol=1e-5)
 
 
 def test_random_model_has_the_student_of_its_recipe():

@@ -18,6 +18,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from unimarg.batches import Given, Plan
 from unimarg.checkpoint import check_writable, load_state, save_model
 from unimarg.compiled import sample_chunks
 from unimarg.counter import key_from_seed
@@ -34,7 +35,7 @@ from unimarg.propagation import Propagation
 from unimarg.ragged import Ragged
 from unimarg.student import batch_rows, descendants
 from unimarg.teacher import Teacher, make_teacher
-from unimarg.training import Given, Plan, State, initial_state, run_steps
+from unimarg.training import State, initial_state, run_steps
 
 MAX_STEPS = 2**31 - 1
 PRIOR_SAMPLES = 1 << 20

@@ -3,6 +3,8 @@
     plain      h = relu(W x + b), layer after layer: the paper's (section 4)
     residual   h = W x + b, then h <- h + V relu(U norm(h)), block after block, and a last norm
 
+On a GPU products and what is kept between them are bfloat16, weights and their updates float32.
+
 Outputs are logits against each node's first state, ``[samples, slots]``, where asked as residuals on a start: for the marginal head
 the prior's or beliefs, for the message head nothing or what these beliefs say from below.
 """
@@ -73,6 +75,10 @@ class Linear(eqx.Module):
         product = half_dot(x, self.weight) if half else jnp.dot(x, self.weight, precision=jax.lax.Precision.HIGHEST)
         return product + self.bias
 
+    def relu(self, x: jax.Array, half: bool) -> jax.Array:
+        """Of the layer's output, likewise; bfloat16 then."""
+        return half_relu(x, self.weight, self.bias) if half else jax.nn.relu(self(x, half))
+
 
 @jax.custom_vjp
 def half_dot(x: jax.Array, weight: jax.Array) -> jax.Array:
@@ -99,6 +105,27 @@ def _half_dot_backward(saved: tuple[jax.Array, ...], gradient: jax.Array) -> tup
 half_dot.defvjp(_half_dot_forward, _half_dot_backward)
 
 
+@jax.custom_vjp
+def half_relu(x: jax.Array, weight: jax.Array, bias: jax.Array) -> jax.Array:
+    """relu(x @ weight + bias) by ``half_dot``, in bfloat16, which is all that its gradient needs: half of what goes through memory."""
+    return _half_relu_forward(x, weight, bias)[0]
+
+
+def _half_relu_forward(x: jax.Array, weight: jax.Array, bias: jax.Array) -> tuple[jax.Array, tuple[Any, ...]]:
+    product, saved = _half_dot_forward(x, weight)
+    out = jax.nn.relu(product + bias).astype(jnp.bfloat16)
+    return out, (saved, out)
+
+
+def _half_relu_backward(saved: tuple[Any, ...], gradient: jax.Array) -> tuple[jax.Array, ...]:
+    product, out = saved
+    gradient = jnp.where(out > 0, gradient, 0)
+    return *_half_dot_backward(product, gradient), gradient.sum(axis=0, dtype=jnp.float32)
+
+
+half_relu.defvjp(_half_relu_forward, _half_relu_backward)
+
+
 def halved(weights: Any) -> Any:
     """The matrices among the weights as the products take them."""
     return jax.tree.map(lambda w: w.astype(jnp.bfloat16) if w.ndim > 1 else w, weights)
@@ -106,6 +133,7 @@ def halved(weights: Any) -> Any:
 
 def standardised(x: jax.Array) -> jax.Array:
     """Layer normalisation without a scale and a shift of its own: the layer behind it has both."""
+    x = x.astype(jnp.float32)
     mean = x.mean(axis=-1, keepdims=True)
     variance = jnp.square(x - mean).mean(axis=-1, keepdims=True)
     return (x - mean) * jax.lax.rsqrt(variance + 1e-6)
@@ -150,13 +178,13 @@ class Trunk(eqx.Module):
         """The last hidden layer, ``[samples, width]``; with ``dropout_noise`` units are dropped."""
         if not self.architecture.residual:
             for i, layer in enumerate(self.layers):
-                x = jax.nn.relu(layer(x, half))
-                x = self._dropout(x, noise, i)
+                x = self._dropout(layer.relu(x, half), noise, i)
             return x
-        h = self.layers[0](x, half)
+        kind = jnp.bfloat16 if half else jnp.float32
+        h = self.layers[0](x, half).astype(kind)
         for i in range(len(self.architecture.hidden)):
-            inner = jax.nn.relu(self.layers[2 * i + 1](standardised(h), half))
-            h = h + self.layers[2 * i + 2](self._dropout(inner, noise, i), half)
+            inner = self._dropout(self.layers[2 * i + 1].relu(standardised(h), half), noise, i)
+            h = (h + self.layers[2 * i + 2](inner, half)).astype(kind)
         return standardised(h)
 
     def _dropout(self, x: jax.Array, noise: jax.Array | None, layer: int) -> jax.Array:

@@ -1,0 +1,207 @@
+"""What training learns from: fresh samples of the network, masked, encoded and labelled, for many steps at once.
+
+In place of the outcome x_i of a node its label is, where asked, its distribution given more than the evidence x_m, which has the same
+expectation and less noise: P(x_i | x_m) itself (``teacher``), or P(x_i | the rest of the sample) (``blanket``). Step t uses the samples
+t * batch up to (t + 1) * batch of the run's key, so that a run that was interrupted goes on to the same weights.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from unimarg.blanket import blanket_log_p
+from unimarg.channels import through_channels
+from unimarg.compiled import draw_states, log_conditionals_of
+from unimarg.counter import Key, threefry
+from unimarg.encoding import encode, one_hot
+from unimarg.layout import MAX_NODES, Arrays, Layout
+from unimarg.presets import Recipe
+from unimarg.propagation import Propagation
+from unimarg.ragged import Parts, Ragged, by_group, grouped
+from unimarg.student import batch_rows
+from unimarg.teacher import Teacher
+from unimarg.trunk import dropout_noise
+
+LABEL_ENTRIES = 1 << 31  # of all cliques and rows that a GPU labels at once: 8 GB, several times
+TAUGHT = 32  # samples, a power of two
+TOGETHER = 4  # steps, likewise
+MASKS, CHANNELS, DROPOUT = range(1, 4)  # streams of random numbers beside the samples' own
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What the compiled program depends on."""
+
+    layout: Layout
+    ragged: Ragged
+    recipe: Recipe
+    steps_per_call: int
+    half: bool  # bfloat16 products
+    teacher: Teacher | None = None  # exact labels
+    propagation: Propagation | None = None  # beliefs to start from
+
+    @property
+    def samples_per_call(self) -> int:
+        return self.steps_per_call * self.recipe.batch
+
+    @property
+    def together(self) -> int:
+        """Steps of the trunk for each of the student and of the averages: on a GPU those take as long for many rows as for few."""
+        return min(TOGETHER, self.steps_per_call) if self.half else 1
+
+    @property
+    def student_rows(self) -> int:
+        """Of a batch."""
+        return batch_rows(self.recipe.batch)
+
+    @property
+    def rows(self) -> int:
+        """Samples that are labelled at once: a batch, and on a GPU, which wants wide work, as many as fit."""
+        if not self.half:
+            return self.recipe.batch
+        fits = LABEL_ENTRIES / (self.teacher.entries if self.teacher else 1)
+        return min(self.samples_per_call, max(self.recipe.batch, 1 << int(np.log2(max(fits, 1)))))
+
+    @property
+    def taught(self) -> int:
+        """Samples that the teacher answers at once: on a CPU so few that what it computes stays near."""
+        return self.rows if self.half else min(self.rows, TAUGHT)
+
+    @property
+    def tabled(self) -> bool:
+        """Whether anything is learnt beside the tables."""
+        return self.recipe.student > 0 or "message" in self.recipe.architecture.heads
+
+    @property
+    def soft(self) -> bool:
+        """Labels given the rest of the sample."""
+        return self.recipe.labels == "soft" or (self.recipe.labels == "auto" and self.half and self.teacher is None)
+
+
+class Given(NamedTuple):
+    """Constants of a run."""
+
+    arrays: Arrays
+    key: Key
+    priors: jax.Array  # [slots]
+    prior_logits: jax.Array  # [slots]
+    steps: jax.Array  # int32: of the whole run, for the learning rate
+    descendants: jax.Array | None = None  # bool [nodes, nodes], for a student
+
+
+class Batch(NamedTuple):
+    """What a step learns from; nodes lie in the order of ``ragged`` but for ``states``."""
+
+    inputs: jax.Array  # [samples, nodes + slots]: the encoded evidence
+    labels: Parts  # [samples, nodes, K]: what the marginal head should say
+    known: jax.Array  # bool [samples, nodes]
+    values: Parts  # [samples, nodes, K]: the evidence
+    certain: jax.Array  # bool [samples, nodes]: hard evidence
+    states: jax.Array  # [nodes, samples]
+    noise: jax.Array | None  # uint32 [samples, words], for dropout; drawn for all steps of a call at once
+    beliefs: dict[str, jax.Array]  # [samples, slots]: logits for each head to start from, if not the prior's
+    tables: Parts  # [samples, nodes, K]: log P(x_i = k | pa_i), for a message head or a student; else empty
+
+
+def stream(key: Key, number: int) -> Key:
+    """A key of its own for each purpose."""
+    return jnp.stack(threefry(key, jnp.uint32(0xFFFFFFFF), jnp.uint32(number)))
+
+
+def batches(plan: Plan, given: Given, step: jax.Array) -> Batch:
+    """Fresh samples for ``steps_per_call`` steps from this one on, with their evidence and labels: ``[steps, ...]``."""
+    n = plan.samples_per_call
+    first = step.astype(jnp.uint32) * np.uint32(plan.recipe.batch)
+    upper = step.astype(jnp.uint32) >> np.uint32(33 - plan.recipe.batch.bit_length())  # beyond 2^32 samples
+    samples = first + lax.iota(jnp.uint32, n)
+    states = draw_states(plan.layout, given.arrays, given.key, jnp.stack([first, upper * np.uint32(MAX_NODES)]), n)
+    observed = plan.recipe.mask.draw(stream(given.key, MASKS), samples, states.shape[0])
+
+    def parts_of(a: jax.Array, size: int) -> jax.Array:
+        return jnp.moveaxis(a.reshape(*a.shape[:-1], n // size, size), -2, 0)
+
+    # Loop after loop in place of one: XLA computes cheap-looking things again wherever they are used, barrier or not, and only
+    # what a loop leaves behind is safe. With random numbers and transpositions inside the teacher a step took twice the time.
+    parts = tuple(parts_of(a, plan.rows) for a in (states, observed, samples))
+    evidence = lax.map(lambda part: shown(plan, given, *part), parts)
+    exact = None
+    if plan.teacher:
+        few = jax.tree.map(lambda a: a.reshape(-1, plan.taught, *a.shape[2:]), evidence[:2])
+        marginals = lax.map(plan.teacher.marginals, lax.map(lambda part: likelihoods(plan.ragged, *part), few))
+        exact = lax.map(lambda part: by_group(plan.ragged, part), marginals)
+        exact = jax.tree.map(lambda a: a.reshape(-1, plan.rows, *a.shape[2:]), exact)
+    learnt_from = lax.map(lambda part: labelled(plan, given, *part), (*evidence, exact, *parts[:2]))
+    if plan.rows != plan.recipe.batch:
+        learnt_from = jax.tree.map(lambda a: a.reshape(-1, plan.recipe.batch, *a.shape[2:]), learnt_from._replace(states=None))
+        learnt_from = learnt_from._replace(states=parts_of(states, plan.recipe.batch))
+    noise = dropout_noise(stream(given.key, DROPOUT), samples, plan.recipe.architecture)
+    if noise is not None:
+        learnt_from = learnt_from._replace(noise=noise.reshape(-1, plan.recipe.batch, noise.shape[-1]))
+    return learnt_from
+
+
+def shown(plan: Plan, given: Given, states: jax.Array, observed: jax.Array, samples: jax.Array) -> tuple[jax.Array, Parts, jax.Array]:
+    """The evidence of a batch: which nodes are known, their values, and which of them are certain."""
+    known, rows = plan.ragged.rows(observed), plan.ragged.rows(states)
+    if not plan.recipe.virtual:
+        return known, one_hot(rows, plan.ragged, bool), known  # a byte each: they are kept for many steps
+    values = one_hot(rows, plan.ragged)
+    seen, certain = through_channels(stream(given.key, CHANNELS), plan.recipe.virtual, known, values, plan.ragged, samples)
+    return known, seen, certain
+
+
+def labelled(
+    plan: Plan,
+    given: Given,
+    known: jax.Array,
+    values: Parts,
+    certain: jax.Array,
+    exact: Parts | None,
+    states: jax.Array,
+    observed: jax.Array,
+) -> Batch:
+    """The evidence encoded, and what it implies: the exact marginals, or the samples themselves, softened where asked.
+
+    The tables' rows are looked up here, for many batches at once, because a GPU takes as long for few samples as for many.
+    """
+    ragged = plan.ragged
+    log_p = log_conditionals_of(plan.layout, given.arrays, states)  # left out by the compiler where nothing needs it
+    beliefs = {} if plan.propagation is None else plan.propagation.logits(known, values, plan.half)
+    beliefs = {head: part for head, part in beliefs.items() if head in plan.recipe.architecture.heads}
+    kind = jnp.bfloat16 if plan.half else jnp.float32  # as the first product takes it
+    encoded = encode(plan.recipe.encoding, known, values, ragged, given.priors, beliefs.get("marginal"), kind)
+    if exact is not None:
+        labels = exact
+    elif plan.soft:
+        labels = soft_labels(plan, given, known, values, states, observed, log_p)
+    else:
+        labels = one_hot(ragged.rows(states), ragged, bool)
+    tables = grouped(log_p, ragged) if plan.tabled else []
+    return Batch(encoded, labels, known, values, certain, states, None, beliefs, tables)
+
+
+def soft_labels(
+    plan: Plan, given: Given, known: jax.Array, values: Parts, states: jax.Array, observed: jax.Array, log_p: jax.Array
+) -> Parts:
+    """P(x_i = k | the rest of the sample), ``[samples, nodes, K]`` for each group."""
+    logits = grouped(blanket_log_p(plan.layout, given.arrays, states, observed, log_p), plan.ragged)
+    return [
+        jax.nn.softmax(jnp.where(flag[..., None], jnp.log(value), 0) + part, axis=-1)
+        for part, flag, value in zip(logits, plan.ragged.nodes(known), values, strict=True)
+    ]
+
+
+def likelihoods(ragged: Ragged, known: jax.Array, values: Parts) -> list[jax.Array]:
+    """The evidence as the teacher takes it: ``[K, samples]`` for each node, ones where nothing is known."""
+    grouped = [
+        jnp.where(flag[:, j], value[:, j].T, 1.0)
+        for flag, value in zip(ragged.nodes(known), values, strict=True)
+        for j in range(value.shape[1])
+    ]
+    return [grouped[p] for p in ragged.place]
