@@ -141,8 +141,7 @@ class Frame:
         """How far P(x_i = k | pa_i) varies over the parents' states, ``[nodes, card]``; 1 for a large noisy-max."""
         out = np.ones((len(self.net), int(self.net.cards.max())))
         for i in np.flatnonzero(~self.large):
-            rows = self.expanded[i].reshape(-1, self.net.cards[i])
-            out[i, : rows.shape[1]] = rows.max(axis=0) - rows.min(axis=0)
+            out[i, : self.net.cards[i]] = range_over_rows(self.expanded[i])
         return out
 
     @cached_property
@@ -195,6 +194,12 @@ class Causes(NamedTuple):
         most = max(len(f) for f in factors)
         log_effect = np.stack([np.pad(f, ((0, most - len(f)), (0, 0))) for f in factors])
         return cls(np.array(net.parents[i]), leak, log_effect, np.exp(log_effect))
+
+
+def range_over_rows(table: Floats) -> Floats:
+    """How far the probability of each state varies over the parents' states, ``[card]``."""
+    rows = table.reshape(-1, table.shape[-1])
+    return rows.max(axis=0) - rows.min(axis=0)
 
 
 def row_ranges(lengths: Ints) -> Ints:

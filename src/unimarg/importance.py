@@ -20,6 +20,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import jax
@@ -29,7 +30,7 @@ import numpy as np
 from unimarg.conditionals import TABLE_MEAN, Conditionals, Query
 from unimarg.counter import Key, key_from_seed, key_of_stream
 from unimarg.diagnostics import k_hat, tail_size
-from unimarg.frame import Frame
+from unimarg.frame import Frame, range_over_rows
 from unimarg.layout import MAX_NODES
 from unimarg.network import Floats
 from unimarg.posterior import Posterior
@@ -291,7 +292,7 @@ class Estimator:
         square = (total.sums[..., 2] - 2 * delta * total.sums[..., 1] + delta**2 * total.w2) / total.w**2
         beyond = self._told_beyond(centre + delta, square)
         less, square = self._controlled(delta, square)
-        mean, spread = np.clip(centre + delta - less, 0, 1), self._spread()
+        mean, spread = np.clip(centre + delta - less, 0, 1), self._spread
         # What was not drawn may weigh as much as the heaviest samples that were. Where few of those would make the state, its samples say
         # little of its variance; elsewhere a mean varies no more than the indicator of the state.
         heavy = total.heaviest * spread
@@ -325,14 +326,20 @@ class Estimator:
         a = np.clip(along.sum(axis=1, keepdims=True) / np.maximum(varies, TINY), 0, most)
         return a * d / n, square - (2 * a * along - a**2 * d2) / n**2
 
+    @cached_property
     def _spread(self) -> Floats:
-        """How far f can vary: 1 for an indicator, the range of P(x_i = k | pa_i) for a mean; 0 where nothing is to be estimated."""
-        frame = self.frame
+        """How far f can vary: 1 for an indicator, for a mean P(x_i = k | pa_i) given the findings; 0 where nothing is to be estimated."""
+        frame, likelihood = self.frame, self.query.likelihood
         count = int(self.given.estimated)
         node, kind = (np.asarray(a)[:count] for a in (self.given.means.node, self.given.means.kind))
         spread = np.zeros((frame.shape.nodes, frame.shape.card))
         spread[node] = np.where((kind == TABLE_MEAN)[:, None], frame.ranges[node], 1.0)
-        possible = self.query.likelihood > 0
+        for i in node[kind == TABLE_MEAN].tolist():
+            states = [np.flatnonzero(likelihood[p]) for p in frame.net.parents[i]]
+            table = frame.expanded[i]
+            if any(len(s) < k for s, k in zip(states, table.shape, strict=False)):
+                spread[i, : table.shape[-1]] = range_over_rows(table[np.ix_(*states)])
+        possible = likelihood > 0
         return np.where(possible & (possible.sum(axis=1, keepdims=True) > 1), spread, 0.0)
 
     def largest_error(self) -> float:

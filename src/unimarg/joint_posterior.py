@@ -13,6 +13,7 @@ import math
 import time
 import warnings
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -320,6 +321,7 @@ class Combinations(Estimator):
         nothing = np.zeros((SUMS - 3, len(once)))
         return top, w.sum(), (w * w).sum(), np.stack([once, twice, twice, *nothing], axis=-1)[None]
 
+    @cached_property
     def _spread(self) -> Floats:
         """Combinations that the evidence rules out are known to be impossible."""
         possible = np.ones(self.cards, dtype=bool)
