@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 import unimarg as um
-from models import random_model
+from models import random_model, same
 from test_cli import run
+from unimarg import trainer
 from unimarg.cli.judge import EXPERIMENTS
 from unimarg.errors import FormatError, UsageError
 from unimarg.evaluation import errors, evidence_sets
@@ -178,6 +179,23 @@ def test_models_are_kept_and_an_unfinished_one_is_not_used(tmp_path, monkeypatch
     monkeypatch.setattr(setting, "STEPS", {"paper": (5, 5)})
     assert made.model(NET, "paper").history["steps"] == 5
     assert len(calls) == 1
+
+
+def test_an_unfinished_training_goes_on(tmp_path, monkeypatch):
+    def stop(p):
+        raise KeyboardInterrupt
+
+    options = {"hidden": (8,), "batch": 8}
+    monkeypatch.setattr(setting, "OPTIONS", {"paper": (options, options)})
+    monkeypatch.setattr(setting, "STEPS", {"paper": (64, 64)})
+    monkeypatch.setattr(trainer._Run, "_steps_per_call", lambda self, accelerated, teacher: 16)
+    whole = um.train(NET, "paper", "64 steps", **options)
+    um.train(NET, "paper", "64 steps", checkpoint=tmp_path / "paper-0_quick.um", progress=stop, **options)
+    said = []
+    made = Setting(tmp_path, quick=True, say=said.append).model(NET, "paper")
+    assert made.history["steps"] == 64
+    assert said == ["training the preset paper, 64 steps, from step 16 on"]
+    assert same(made.trunk, whole.trunk)
 
 
 def test_command_line(capsys, tmp_path):

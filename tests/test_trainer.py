@@ -92,6 +92,19 @@ def test_interrupted_saved_returned_and_resumed_to_the_same_weights(whole, stopp
         train(checkpoint=copy, resume=True)
 
 
+def test_an_unfinished_run_is_not_written_over(stopped):
+    _, path = stopped
+    before = path.read_bytes()
+    with pytest.raises(UsageError, match=f"unfinished run, at step {CALL} of {STEPS}"):
+        train(checkpoint=path)
+    assert path.read_bytes() == before
+
+
+def test_a_model_saved_after_an_interruption_is_no_run(stopped, whole, tmp_path):
+    stopped[0].save(tmp_path / "model.um")
+    assert same(train(checkpoint=tmp_path / "model.um").trunk, whole.trunk)
+
+
 def test_interrupted_twice(whole, tmp_path):
     path = tmp_path / "run.um"
     interrupt(path, CALL)

@@ -69,6 +69,15 @@ def load_model(path: str | PathLike[str]) -> Marginalizer:
     return _load(path)[0]
 
 
+def unfinished(path: str | PathLike[str]) -> tuple[int, int] | None:
+    """The steps taken and planned of the run in a file, if there is one that can go on."""
+    try:
+        model, tensors = _load(path)
+    except FormatError:
+        return None
+    return (model.history.get("steps", 0), model.history.get("planned_steps", 0)) if "state.0" in tensors else None
+
+
 def load_state(path: str | PathLike[str], expected: Marginalizer, like: State) -> tuple[State, int]:
     """The state and the planned number of steps of an unfinished run, which must be the one expected."""
     model, tensors = _load(path)

@@ -19,7 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from unimarg.batches import Given, Plan
-from unimarg.checkpoint import check_writable, load_state, save_model
+from unimarg.checkpoint import check_writable, load_state, save_model, unfinished
 from unimarg.compiled import sample_chunks
 from unimarg.counter import key_from_seed
 from unimarg.encoding import inputs
@@ -98,9 +98,9 @@ def train(
     ``unimarg.masking``; ``options`` change the preset: ``hidden=(512, 512)``, ``batch=256``, ``encoding="prior"``,
     ``student=0`` (no student for sequential importance sampling).
     With ``checkpoint`` the run is saved in that file every minute and at the end; ``resume`` goes on with an
-    unfinished one. Ctrl-C ends a run early: what there is, is saved and returned. ``held_out`` evidence sets with
-    exact answers, of the family ``random``, are judged every few seconds: the mean absolute error goes to ``progress`` and, as
-    (step, error), into the model's history. The weights do not depend on it.
+    unfinished one, which is not written over otherwise. Ctrl-C ends a run early: what there is, is saved and returned.
+    ``held_out`` evidence sets with exact answers, of the family ``random``, are judged every few seconds: the mean absolute
+    error goes to ``progress`` and, as (step, error), into the model's history. The weights do not depend on it.
     """
     start = time.perf_counter()
     net, limits = as_network(net), parse_budget(budget)
@@ -111,6 +111,10 @@ def train(
         raise UsageError("resume needs a checkpoint to go on from")
     if checkpoint is not None:
         check_writable(checkpoint)
+        run = None if resume else unfinished(checkpoint)
+        if run:
+            done, planned = run
+            raise UsageError(f"{checkpoint} holds an unfinished run, at step {done} of {planned}: resume it, or remove it first")
     return _Run(net, made, seed, limits, start, checkpoint, progress, held_out).go(resume)
 
 

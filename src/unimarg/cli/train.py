@@ -11,7 +11,7 @@ import typer
 
 from unimarg.cli.common import JsonOption, NetworkArgument, SeedOption, app, network_of
 from unimarg.cli.inspect import model_facts
-from unimarg.errors import FormatError, UsageError, closest
+from unimarg.errors import UsageError, closest
 
 FEW_STEPS = 100
 
@@ -43,6 +43,7 @@ def train(
     import signal
 
     from unimarg import masking, terminal
+    from unimarg.checkpoint import unfinished
     from unimarg.trainer import parse_budget, train
 
     if output.suffix.lower() != ".um":
@@ -50,7 +51,8 @@ def train(
     net = network_of(network)
     mask = masking.observable(net, observable) if observable else None
     options = dict(map(_option, option or []))
-    _mind_the_file(output, resume)
+    if resume and (run := unfinished(output)):
+        print(f"unimarg: note: going on from step {run[0]} of {run[1]}, which is what the run's first --budget came to", file=sys.stderr)
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # a polite kill is a Ctrl-C
     try:
         with terminal.training_bar() as progress:
@@ -72,22 +74,6 @@ def train(
     if facts["steps"] < FEW_STEPS and parse_budget(budget).seconds is not None:
         advice = "a larger --budget" + " or --preset small" * (preset != "small")
         print(f"unimarg: note: too few steps to have learnt much, most of the time was preparation; {advice} would help", file=sys.stderr)
-
-
-def _mind_the_file(output: Path, resume: bool) -> None:
-    """An unfinished run is not written over by mistake, and going on with one is said to keep its budget."""
-    from unimarg.checkpoint import load_model
-
-    try:
-        history = load_model(output).history
-    except FormatError:
-        return  # not there, or no model; training says whether it can be written
-    steps, planned = history.get("steps"), history.get("planned_steps")
-    if steps == planned:
-        return
-    if not resume:
-        raise UsageError(f"{output} holds an unfinished run, at step {steps} of {planned}: go on with --resume, or remove it first")
-    print(f"unimarg: note: going on from step {steps} of {planned}, which is what the run's first --budget came to", file=sys.stderr)
 
 
 def _option(text: str) -> tuple[str, Any]:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from unimarg.checkpoint import load_model
+from unimarg.checkpoint import load_model, unfinished
 from unimarg.comparison import given, stream_seed
 from unimarg.errors import FormatError, UsageError
 from unimarg.evaluation import evidence_sets
@@ -89,10 +89,14 @@ class Setting:
             model = load_model(path)
             if (model.history.get("steps"), model.net.name) == (steps, net.name):
                 return model
-        self.say(f"training the preset {preset}, {steps:,} steps")
-        model = train(net, preset, f"{steps} steps", self.seed, checkpoint=path, **OPTIONS[preset][self.quick])
+        run = unfinished(path)
+        done = run[0] if run and run[1] == steps else 0
+        self.say(f"training the preset {preset}, {steps:,} steps" + f", from step {done:,} on" * (done > 0))
+        model = train(net, preset, f"{steps} steps", self.seed, checkpoint=path, resume=done > 0, **OPTIONS[preset][self.quick])
         if model.history["steps"] != steps:
-            raise UsageError(f"the training stopped after {model.history['steps']:,} of {steps:,} steps: nothing was measured")
+            raise UsageError(
+                f"the training stopped after {model.history['steps']:,} of {steps:,} steps: nothing was measured; the same command goes on"
+            )
         return model
 
     def report(self, name: str, rows: Sequence[Mapping[str, Any]], findings: Sequence[str], hidden: Sequence[str] = ()) -> str:
