@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 import unimarg as um
-from models import ASIA, CALL, STEPS, same, train
+from models import ASIA, CALL, OPTIONS, STEPS, same, train
 from unimarg import trainer, training
 from unimarg.errors import FormatError, TrainingError, UsageError
 from unimarg.masking import Fixed
@@ -243,6 +243,23 @@ def test_a_shorter_last_call_is_the_same_program(whole):
     assert again.history["steps"] == STEPS
     for a, b in zip(jax.tree.leaves(whole.trunk), jax.tree.leaves(train(calls=32).trunk), strict=True):
         np.testing.assert_allclose(a, b, atol=1e-5)
+
+
+def test_a_run_on_a_gpu_is_resumed_to_the_same_weights(tmp_path, monkeypatch):
+    """With four steps of the trunk for one of the student; whatever budget is given again."""
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")  # the same program, with products of bfloat16, on this device
+    options = {"budget": "22 steps", "student": 6, "seed": 1}
+    whole = um.train(ASIA, **(OPTIONS | options))
+
+    def stop(p):
+        raise KeyboardInterrupt
+
+    path = tmp_path / "run.um"
+    assert train(checkpoint=path, progress=stop, **options).history["steps"] == CALL
+    done = um.train(ASIA, checkpoint=path, resume=True, **(OPTIONS | options | {"budget": "2 steps"}))
+    assert done.history["steps"] == 22
+    for a, b in zip(jax.tree.leaves((whole.trunk, whole.student)), jax.tree.leaves((done.trunk, done.student)), strict=True):
+        np.testing.assert_allclose(a, b, atol=2e-5)
 
 
 @pytest.mark.parametrize(("steps", "batch", "turns"), [(1, 8, 2), (1, 1 << 20, 2), (64, 8, 64)])

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -20,6 +21,7 @@ from unimarg.layout import compile_network
 from unimarg.marginalizer import prior_slots
 from unimarg.network import Network
 from unimarg.ragged import Ragged, by_group, grouped
+from unimarg.student import descendants
 from unimarg.teacher import make_teacher
 from unimarg.training import initial_state, learning_rate, loss, message_log_q, run_steps
 from unimarg.trunk import dropout_noise
@@ -220,3 +222,16 @@ def test_turns_beyond_the_end_of_a_run_change_nothing():
         ends.append(jax.tree.leaves(state.trunk))
     for one, other in zip(*ends, strict=True):
         np.testing.assert_allclose(one, other, atol=1e-5)
+
+
+def test_losses_before_the_student_diverges_are_numbers():
+    """A GPU takes four steps of the trunk first: which of them was still good must be told from the loss."""
+    _, plan, given, *_ = setting(ASIA, batch=32, student=6)
+    given = given._replace(descendants=jnp.asarray(descendants(ASIA)))
+    plan = replace(plan, steps_per_call=4, half=True)
+    state = initial_state(plan, 0)
+    assert state.student is not None
+    broken = eqx.tree_at(lambda s: s.bias, state.student.weights, jnp.full_like(state.student.weights.bias, jnp.nan))
+    _, losses = run_steps(plan, given, state._replace(student=state.student._replace(weights=broken)))
+    assert np.isfinite(losses[:3]).all()
+    assert np.isnan(losses[3])

@@ -12,7 +12,7 @@ from unimarg.counter import key_from_seed
 from unimarg.marginalizer import Marginalizer, prior_slots
 from unimarg.presets import recipe
 from unimarg.ragged import Ragged
-from unimarg.trunk import Architecture, Trunk, dropout_noise
+from unimarg.trunk import Architecture, Trunk, dropout_noise, half_relu
 
 INPUTS, SLOTS, ROWS = 7, 5, 11
 X = np.random.default_rng(0).standard_normal((ROWS, INPUTS)).astype(np.float32)
@@ -129,3 +129,22 @@ def test_gradients_of_bfloat16_products_are_close():
     products = re.findall(r"dot_general\[.*?\] (\w+) (\w+)", text, re.DOTALL)
     assert len(products) == 3 * 6  # forward, for the weights, for the inputs
     assert {kinds[operand] for pair in products for operand in pair} == {"bf16"}
+
+
+def test_a_hidden_layer_of_bfloat16_has_the_gradients_of_the_function():
+    """On numbers that bfloat16 has exactly, those of float32; a unit that is off passes nothing on."""
+    rng = np.random.default_rng(0)
+    x, weight, bias = (jnp.asarray(rng.integers(-4, 5, shape) / 4, jnp.float32) for shape in ((8, 6), (6, 5), 5))
+    towards = jnp.asarray(rng.integers(-2, 3, (8, 5)), jnp.float32)
+
+    def plain(*given):
+        return (jax.nn.relu(given[0] @ given[1] + given[2]) * towards).sum()
+
+    def half(*given):
+        return (half_relu(*given) * towards).sum()
+
+    assert half_relu(x, weight, bias).dtype == jnp.bfloat16
+    assert float((half_relu(x, weight, bias) == 0).mean()) > 0.2
+    for expected, found in zip(*(jax.grad(f, argnums=(0, 1, 2))(x, weight, bias) for f in (plain, half)), strict=True):
+        assert found.dtype == jnp.float32
+        np.testing.assert_allclose(found, expected, atol=1e-6)

@@ -30,7 +30,7 @@ from unimarg.trunk import dropout_noise
 
 LABEL_ENTRIES = 1 << 31  # of all cliques and rows that a GPU labels at once: 8 GB, several times
 TAUGHT = 32  # samples, a power of two
-TOGETHER = 4  # steps, likewise
+TRUNK_STEPS = 4  # of a GPU for each of the student and of the averages, likewise
 MASKS, CHANNELS, DROPOUT = range(1, 4)  # streams of random numbers beside the samples' own
 
 
@@ -46,14 +46,17 @@ class Plan:
     teacher: Teacher | None = None  # exact labels
     propagation: Propagation | None = None  # beliefs to start from
 
+    def __post_init__(self) -> None:
+        assert self.steps_per_call % self.together == 0
+
     @property
     def samples_per_call(self) -> int:
         return self.steps_per_call * self.recipe.batch
 
     @property
     def together(self) -> int:
-        """Steps of the trunk for each of the student and of the averages: on a GPU those take as long for many rows as for few."""
-        return min(TOGETHER, self.steps_per_call) if self.half else 1
+        """Steps of the trunk for each of the student and of the averages: a GPU takes as long for few rows as for many."""
+        return TRUNK_STEPS if self.half else 1
 
     @property
     def student_rows(self) -> int:

@@ -7,6 +7,7 @@ blocks of ``width`` nodes of one kind are computed together, parents first.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from heapq import heappop, heappush
 from typing import Any, NamedTuple
 
 import jax
@@ -20,7 +21,7 @@ FINE = 1e-6  # a probability below this needs 64 random bits
 TURN = 4  # parents that a noisy-max adds at a time: fewer passes over the sums
 MAX_CHUNK, MAX_CHUNK_ACCELERATED = 1 << 16, 1 << 18
 CHUNK_BYTES, CHUNK_BYTES_ACCELERATED = 1 << 27, 1 << 29
-MAX_WIDTH, A_BLOCK = 64, 8  # nodes of a block; as many take as long as the start of a block
+WIDEST, A_START = 64, 8  # nodes of a block; starting one takes as long as so many nodes
 MAX_NODES = 1 << 22  # node numbers share a counter word with the sample index's upper bits
 
 
@@ -155,22 +156,22 @@ def _pack(net: Network, kinds: list[Kind], width: int) -> list[tuple[Kind, list[
     if width == 1:
         return [(kind, [i]) for i, kind in enumerate(kinds)]
     waiting = [len(pa) for pa in net.parents]
-    ready: dict[Kind, list[int]] = {}
+    # heaps by the number of parents: neighbours in this order have about as many, so that a noisy block wastes little work
+    ready: dict[Kind, list[tuple[int, int]]] = {}
     for i, w in enumerate(waiting):
         if w == 0:
-            ready.setdefault(kinds[i], []).append(i)
+            heappush(ready.setdefault(kinds[i], []), (0, i))
     packed: list[tuple[Kind, list[int]]] = []
     while any(ready.values()):
         kind = max(ready, key=lambda k: len(ready[k]))
-        # neighbours in this order have about as many parents, so that a noisy block wastes little work
-        queue = sorted(ready[kind], key=lambda i: (len(net.parents[i]), i))
-        block, ready[kind] = queue[:width], queue[width:]
+        queue = ready[kind]
+        block = [heappop(queue)[1] for _ in range(min(width, len(queue)))]
         packed.append((kind, block))
         for i in block:
             for c in net.children[i]:
                 waiting[c] -= 1
                 if waiting[c] == 0:
-                    ready.setdefault(kinds[c], []).append(c)
+                    heappush(ready.setdefault(kinds[c], []), (len(net.parents[c]), c))
     return packed
 
 
@@ -178,11 +179,12 @@ def _best_width(net: Network, kinds: list[Kind]) -> int:
     """That takes a GPU the least time: wide blocks are few, but hold more padding."""
 
     def cost(width: int) -> int:
-        return len(_pack(net, kinds, width)) * (width + A_BLOCK)
+        return len(_pack(net, kinds, width)) * (width + A_START)
 
-    width = min(MAX_WIDTH, power_of_two(len(net)))
-    while width > 2 and cost(width // 2) < cost(width):
-        width //= 2
+    width = min(WIDEST, power_of_two(len(net)))
+    least = cost(width)
+    while width > 2 and (narrower := cost(width // 2)) < least:
+        width, least = width // 2, narrower
     return width
 
 

@@ -18,7 +18,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from unimarg.batches import Given, Plan
+from unimarg.batches import TRUNK_STEPS, Given, Plan
 from unimarg.checkpoint import check_writable, load_state, save_model, unfinished
 from unimarg.compiled import sample_chunks
 from unimarg.counter import key_from_seed
@@ -147,7 +147,8 @@ class _Run:
     def _steps_per_call(self, accelerated: bool, teacher: Teacher | None) -> int:
         """A power of two that keeps a call short and its samples in memory, by the work of a step.
 
-        Two at least: XLA takes loops of a single turn apart, and then compiles for twice as long and computes things again.
+        Two at least, since XLA takes loops of a single turn apart, and then compiles for twice as long and computes things again; on a GPU
+        as many as go together.
         """
         architecture, slots = self.recipe.architecture, self.ragged.slots
         widths = (inputs(self.ragged, self.recipe.rounds > 0), *architecture.hidden)
@@ -161,7 +162,8 @@ class _Run:
         a_sample = 32 * int(self.net.cards.sum()) + (sum(architecture.hidden) if architecture.dropout else 0)
         fits = (CALL_SHARE * device_bytes() if accelerated else CALL_BYTES) / a_sample
         most = min(CALL_SECONDS / seconds, min(self.compiled.chunk, fits) / self.recipe.batch, self.limits.steps or math.inf)
-        return 1 << max(1, math.floor(math.log2(max(most, 1))))
+        least = TRUNK_STEPS if accelerated else 2
+        return max(least, 1 << math.floor(math.log2(max(most, 1))))
 
     def _teacher(self, accelerated: bool) -> Teacher | None:
         if self.recipe.labels in ("sample", "soft"):

@@ -110,14 +110,15 @@ def run_steps(plan: Plan, given: Given, state: State) -> tuple[State, jax.Array]
         if student is not None:
             own, gradient = jax.value_and_grad(student_loss)(student.weights, plan, given, *student_view(plan, learnt_from, first, *seen))
             learnt = learn(plan.recipe, given, now, student, gradient)
-            values, student = values + own, averaged(plan.recipe, now, steps, taken(steps > 0, learnt, student))
+            values = values.at[steps - 1].add(own * plan.together)  # not of those before, which may be good where this is no number
+            student = averaged(plan.recipe, now, steps, taken(steps > 0, learnt, student))
         losses = lax.dynamic_update_slice_in_dim(losses, jnp.where(jnp.arange(plan.together) < steps, values, 0), first, 0)
         return averaged(plan.recipe, now, steps, trunk), student, losses, halves
 
     # A fixed number of turns, of which those beyond the run's end change nothing: a GPU would stop at each to ask whether it is the last.
     # The weights' halves are written by the update, which has them at hand, and not made by every product.
     begin = state.trunk, state.student, jnp.zeros(plan.steps_per_call), halved(state.trunk.weights) if plan.half else None
-    turns = plan.steps_per_call // plan.together if plan.half else -(-count // plan.together)
+    turns = plan.steps_per_call // plan.together if plan.half else count
     trunk, student, losses, _ = lax.fori_loop(0, turns, turn, begin)
     return State(state.step + count, trunk, student), losses
 
@@ -134,7 +135,7 @@ def learn(recipe: Recipe, given: Given, step: jax.Array, learner: Learner, gradi
 
 
 def averaged(recipe: Recipe, step: jax.Array, steps: jax.Array, learner: Learner) -> Learner:
-    """The running average brought up to date after so many steps."""
+    """The running average brought up to date after so many steps, by the weights after the last and the decay of the first."""
     if learner.average is None:
         return learner
     decay = jnp.minimum(recipe.average, (step + 1) / (step + 10)) ** steps
@@ -144,15 +145,17 @@ def averaged(recipe: Recipe, step: jax.Array, steps: jax.Array, learner: Learner
 def student_view(
     plan: Plan, learnt_from: Batch, first: jax.Array, features: jax.Array, messages: jax.Array | None
 ) -> tuple[View, jax.Array]:
-    """The share of several batches that trains the student, ``first`` of them first, and its states."""
+    """The share of several batches that trains the student, the ``first`` of them first, and its states.
+
+    At the end of a run there may be batches among them that the trunk does not learn from any more.
+    """
 
     def joined(a: jax.Array) -> jax.Array:
-        return a[:, : plan.student_rows].reshape(-1, *a.shape[2:])
+        return a.reshape(-1, *a.shape[2:])
 
     batch: Batch = jax.tree.map(lambda a: lax.dynamic_slice_in_dim(a, first, plan.together), learnt_from)
-    known, certain, values, tables, states = jax.tree.map(
-        joined, (batch.known, batch.certain, batch.values, batch.tables, jnp.swapaxes(batch.states, 1, 2))
-    )
+    parts = batch.known, batch.certain, batch.values, batch.tables, jnp.swapaxes(batch.states, 1, 2)
+    known, certain, values, tables, states = jax.tree.map(lambda a: joined(a[:, : plan.student_rows]), parts)
     return View(joined(features), None if messages is None else joined(messages), known, certain, values, tables), states.T
 
 

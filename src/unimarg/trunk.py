@@ -118,9 +118,9 @@ def _half_relu_forward(x: jax.Array, weight: jax.Array, bias: jax.Array) -> tupl
 
 
 def _half_relu_backward(saved: tuple[Any, ...], gradient: jax.Array) -> tuple[jax.Array, ...]:
-    product, out = saved
+    of_product, out = saved
     gradient = jnp.where(out > 0, gradient, 0)
-    return *_half_dot_backward(product, gradient), gradient.sum(axis=0, dtype=jnp.float32)
+    return *_half_dot_backward(of_product, gradient), gradient.sum(axis=0, dtype=jnp.float32)
 
 
 half_relu.defvjp(_half_relu_forward, _half_relu_backward)
