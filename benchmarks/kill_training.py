@@ -26,7 +26,7 @@ PROGRAM = """
 import sys
 import unimarg.trainer as t
 t.CHECKPOINT_SECONDS = 0.0
-t._Run._steps_per_call = lambda self, accelerated, teacher: 2
+t._Run._steps_per_call = lambda self, accelerated, teacher: 4
 from unimarg.cli import main
 main(sys.argv[1:])
 """

@@ -16,7 +16,7 @@ from models import ASIA, random_model, same
 from test_cli import run
 from unimarg import trainer
 
-CALL = 2
+CALL = 4
 OPTIONS = ("--preset", "small", "--seed", "3")
 STEPS = 60 * CALL
 # short calls, none faster than 30 ms: every kill comes before the end
@@ -67,7 +67,7 @@ def test_query_of_a_model(capsys, model_file):
 
 
 def test_train_writes_a_model(capsys, tmp_path, monkeypatch):
-    monkeypatch.setattr(trainer._Run, "_steps_per_call", lambda self, accelerated, teacher: 2)
+    monkeypatch.setattr(trainer._Run, "_steps_per_call", lambda self, accelerated, teacher: 4)
     path = tmp_path / "asia.um"
     arguments = (
         "train",
@@ -215,7 +215,7 @@ def test_options_of_training_change_the_preset(tmp_path, capsys):
 
 
 def test_a_time_that_is_too_short_says_so(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(trainer._Run, "_steps_per_call", lambda self, accelerated, teacher: 2)
+    monkeypatch.setattr(trainer._Run, "_steps_per_call", lambda self, accelerated, teacher: 4)
     given = ("--budget", "0.01s", "--preset", "small", "--option", "hidden=[8]", "--option", "batch=16")
     code, _, err = run(capsys, "train", "asia", "-o", str(tmp_path / "m.um"), *given)
     assert code == 0
