@@ -15,8 +15,9 @@ import csv
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -109,23 +110,31 @@ def random_evidence(net: Network, count: int, seed: int) -> list[dict[str, objec
     return out
 
 
+Ask = Callable[..., Posterior]
+
+
+def proposals(net: Network, model: um.Marginalizer | None) -> Iterator[tuple[str, bool, Ask]]:
+    """Every method by sampling, with and without structure where that makes a difference, and how to ask by it."""
+    ask: Ask = model.query if model else partial(um.infer, net)
+    for method in WITH_MODEL if model else WITHOUT_MODEL:
+        if method in ("auto", "exact", "um") or (method == "sequential" and model is not None and not model.sequential):
+            continue
+        for structure in (True, False) if method in ("prior", "independent", "hybrid", "message") else (True,):
+            yield method, structure, ask
+
+
 def every_proposal(net: Network, name: str, model: um.Marginalizer | None, sets: int, samples: int, seed: int, out: Any) -> bool:
     evidence = random_evidence(net, sets, seed)
     exact = [um.exact(net, e) for e in evidence]
     wrong = False
-    methods = [m for m in (WITH_MODEL if model else WITHOUT_MODEL) if m not in ("auto", "exact", "um")]
-    for method in methods:
-        if method == "sequential" and model is not None and not model.sequential:
-            continue
-        for structure in (True, False) if method in ("prior", "independent", "hybrid", "message") else (True,):
-            tally = Tally()
-            for number, (e, truth) in enumerate(zip(evidence, exact, strict=True)):
-                options: dict[str, Any] = {"samples": samples, "target_error": None, "structure": structure, "seed": seed + number}
-                ask = model.query if model else lambda *a, **o: um.infer(net, *a, **o)
-                tally.add(ask(e, method=method, **options), truth, f"{name}, set {number}")
-            out.writerow([name, "proposals", method, structure, *tally.row()])
-            sys.stdout.flush()
-            wrong |= tally.wrong
+    for method, structure, ask in proposals(net, model):
+        tally = Tally()
+        for number, (e, truth) in enumerate(zip(evidence, exact, strict=True)):
+            options: dict[str, Any] = {"samples": samples, "target_error": None, "structure": structure, "seed": seed + number}
+            tally.add(ask(e, method=method, **options), truth, f"{name}, set {number}")
+        out.writerow([name, "proposals", method, structure, *tally.row()])
+        sys.stdout.flush()
+        wrong |= tally.wrong
     return wrong
 
 
@@ -171,6 +180,16 @@ def exact_up_to(entries: int) -> Iterator[None]:
         query.EXACT_ENTRIES = limit
 
 
+def load(networks: list[Path]) -> dict[str, Network]:
+    """By name: files, or examples."""
+    return {path.name.split(".")[0]: um.load(path) if path.exists() else um.example(path.name) for path in networks}
+
+
+def trained(net: Network, budget: str) -> um.Marginalizer:
+    """A model for every proposal that needs one."""
+    return um.train(net, "small", budget, heads=("marginal", "message"), student=64, seed=1)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("networks", nargs="+", type=Path, help="files, or names of examples")
@@ -181,14 +200,14 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=SEED, help="of the evidence sets and of the samples")
     parser.add_argument("--out", type=Path)
     given = parser.parse_args()
-    nets = {path.name.split(".")[0]: um.load(path) if path.exists() else um.example(path.name) for path in given.networks}
+    nets = load(given.networks)
     began, wrong = time.perf_counter(), False
     with given.out.open("w", newline="", buffering=1) if given.out else sys.stdout as file:
         out = csv.writer(file, lineterminator="\n")
         out.writerow(COLUMNS)
         for name, net in nets.items() if given.sets else ():
-            model = um.train(net, "small", given.train, heads=("marginal", "message"), student=64, seed=1) if given.train else None
-            wrong |= every_proposal(model.net if model else net, name, model, given.sets, given.samples, given.seed, out)
+            model = trained(net, given.train) if given.train else None
+            wrong |= every_proposal(net, name, model, given.sets, given.samples, given.seed, out)
             file.flush()
         if given.queries:
             wrong |= random_queries(nets, given.queries, given.seed, out)
