@@ -235,3 +235,17 @@ def test_losses_before_the_student_diverges_are_numbers():
     _, losses = run_steps(plan, given, state._replace(student=state.student._replace(weights=broken)))
     assert np.isfinite(losses[:3]).all()
     assert np.isnan(losses[3])
+
+
+def test_the_mean_loss_of_a_call_is_that_of_trunk_and_student(monkeypatch):
+    """Also where a run ends within a turn: the student's counts once for each step."""
+    monkeypatch.setattr("unimarg.training.student_loss", lambda student, *_: 0 * student.bias.sum() + 3.0)
+    _, plan, given, *_ = setting(ASIA, batch=64, student=5)  # a plan of its own, so that nothing compiled is found
+    given = given._replace(descendants=jnp.asarray(descendants(ASIA)))
+    plan = replace(plan, steps_per_call=8, half=True)
+    state = initial_state(plan, 0)
+    for steps in (4, 5, 7):
+        given = given._replace(steps=jnp.int32(steps))
+        both = run_steps(plan, given, state)[1]
+        alone = run_steps(replace(plan, recipe=replace(plan.recipe, student=0)), given, state._replace(student=None))[1]
+        assert float(both[:steps].mean()) == pytest.approx(float(alone[:steps].mean()) + 3.0, abs=1e-2)

@@ -141,7 +141,8 @@ def batches(plan: Plan, given: Given, step: jax.Array) -> Batch:
         exact = jax.tree.map(lambda a: a.reshape(-1, plan.rows, *a.shape[2:]), exact)
     learnt_from = lax.map(lambda part: labelled(plan, given, *part), (*evidence, exact, *parts[:2]))
     if plan.rows != plan.recipe.batch:
-        learnt_from = jax.tree.map(lambda a: a.reshape(-1, plan.recipe.batch, *a.shape[2:]), learnt_from._replace(states=None))
+        steps = plan.steps_per_call, plan.recipe.batch
+        learnt_from = jax.tree.map(lambda a: a.reshape(*steps, *a.shape[2:]), learnt_from._replace(states=None))
         learnt_from = learnt_from._replace(states=parts_of(states, plan.recipe.batch))
     noise = dropout_noise(stream(given.key, DROPOUT), samples, plan.recipe.architecture)
     if noise is not None:

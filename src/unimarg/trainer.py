@@ -114,7 +114,8 @@ def train(
         run = None if resume else unfinished(checkpoint)
         if run:
             done, planned = run
-            raise UsageError(f"{checkpoint} holds an unfinished run, at step {done} of {planned}: resume it, or remove it first")
+            found = f"{checkpoint} holds an unfinished run, at step {done} of {planned}"
+            raise UsageError(f"{found}: go on with it (resume=True, --resume), or remove it first")
     return _Run(net, made, seed, limits, start, checkpoint, progress, held_out).go(resume)
 
 
@@ -215,8 +216,9 @@ class _Run:
                 after, losses = run_steps(self.plan, given, state)
                 loss = float(losses[: int(after.step - state.step)].mean())
                 if not math.isfinite(loss):
-                    # the state the call began with is good only if its own loss, the call's first, is a number
-                    raise self._diverged(state if math.isfinite(float(losses[0])) else good, steps)
+                    # the state the call began with is good only if its own losses are numbers: of the first turn, which has the student's
+                    first_turn = float(losses[: self.plan.together].sum())
+                    raise self._diverged(state if math.isfinite(first_turn) else good, steps)
                 good, state, self.loss, now = state, after, loss, time.perf_counter()
                 if now - judged > HELD_OUT_SECONDS or int(state.step) >= steps:
                     self._judge(state)
@@ -241,7 +243,7 @@ class _Run:
         where = ""
         if self.path:
             save_model(model, self.path, state)
-            where = f"; the last good weights are in {self.path}"
+            where = f"; the last good weights are in {self.path}, which is to be removed before another run"
         return TrainingError(f"the loss is no longer a number after step {int(state.step)}; try a smaller learning_rate{where}", model)
 
     def _model(self, state: State, steps: int) -> Marginalizer:

@@ -110,7 +110,7 @@ def run_steps(plan: Plan, given: Given, state: State) -> tuple[State, jax.Array]
         if student is not None:
             own, gradient = jax.value_and_grad(student_loss)(student.weights, plan, given, *student_view(plan, learnt_from, first, *seen))
             learnt = learn(plan.recipe, given, now, student, gradient)
-            values = values.at[steps - 1].add(own * plan.together)  # not of those before, which may be good where this is no number
+            values = values.at[steps - 1].add(own * steps)  # not of those before, which may be good where this is no number
             student = averaged(plan.recipe, now, steps, taken(steps > 0, learnt, student))
         losses = lax.dynamic_update_slice_in_dim(losses, jnp.where(jnp.arange(plan.together) < steps, values, 0), first, 0)
         return averaged(plan.recipe, now, steps, trunk), student, losses, halves
@@ -151,7 +151,7 @@ def student_view(
     """
 
     def joined(a: jax.Array) -> jax.Array:
-        return a.reshape(-1, *a.shape[2:])
+        return a.reshape(a.shape[0] * a.shape[1], *a.shape[2:])
 
     batch: Batch = jax.tree.map(lambda a: lax.dynamic_slice_in_dim(a, first, plan.together), learnt_from)
     parts = batch.known, batch.certain, batch.values, batch.tables, jnp.swapaxes(batch.states, 1, 2)

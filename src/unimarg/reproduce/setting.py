@@ -90,9 +90,9 @@ class Setting:
             if (model.history.get("steps"), model.net.name) == (steps, net.name):
                 return model
         run = unfinished(path)
-        done = run[0] if run and run[1] == steps else 0
-        self.say(f"training the preset {preset}, {steps:,} steps" + f", from step {done:,} on" * (done > 0))
-        model = train(net, preset, f"{steps} steps", self.seed, checkpoint=path, resume=done > 0, **OPTIONS[preset][self.quick])
+        resume = run is not None and run[1] == steps
+        self.say(f"training the preset {preset}, {steps:,} steps" + (f", from step {run[0]:,} on" if run and resume else ""))
+        model = train(net, preset, f"{steps} steps", self.seed, checkpoint=path, resume=resume, **OPTIONS[preset][self.quick])
         if model.history["steps"] != steps:
             raise UsageError(
                 f"the training stopped after {model.history['steps']:,} of {steps:,} steps: nothing was measured; the same command goes on"
