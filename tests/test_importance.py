@@ -295,25 +295,6 @@ def test_intervals_of_a_rare_state_cover_although_few_samples_show_it():
     assert np.abs(z).max() < 4.5
 
 
-def test_what_a_virtual_finding_rules_out_or_leaves_alone_has_no_error():
-    found = um.infer(ASIA, {"smoke": [0.0, 0.5], "xray": "yes"}, method="prior", samples=8192, target_error=None)
-    assert found["smoke"] == {"yes": 0.0, "no": 1.0}
-    assert max(found.error("smoke").values()) <= 1e-6
-    assert min(found.error("lung").values()) > 1e-5
-
-
-def test_a_mean_that_findings_leave_constant_has_no_error():
-    """P(c | a, b) does not depend on a where b is yes, and only as far as b may still be either where it is not known."""
-    tables = {"a": [0.6, 0.4], "b": [0.5, 0.5], "c": [[[0.9, 0.1], [0.7, 0.3]], [[0.2, 0.8], [0.7, 0.3]]]}
-    net = Network([Variable(v) for v in "abc"], {"c": ["a", "b"]}, tables)
-    for certain in ("yes", [0.0, 1.0]):
-        found = um.infer(net, {"b": certain}, method="prior", samples=4096, target_error=None)
-        assert found["c"]["yes"] == pytest.approx(0.3, abs=1e-6)
-        assert max(found.error("c").values()) <= 1e-6
-    assert min(um.infer(net, {"b": "no"}, method="prior", samples=4096, target_error=None).error("c").values()) > 1e-3
-    assert min(um.infer(net, {"b": [0.1, 1.0]}, method="prior", samples=4096, target_error=None).error("c").values()) > 1e-3
-
-
 def test_what_no_sample_showed_has_an_error():
     net = Network(
         [Variable("x"), Variable("y"), Variable("z")], {"y": ["x"]}, {"x": [1 - 1e-7, 1e-7], "y": [[0.5, 0.5], [0.4, 0.6]], "z": [0.5, 0.5]}

@@ -130,6 +130,7 @@ class Draft:
         self.used = frame.entries
         self.added: list[tuple[int, int, int]] = []  # (begin, end, padded card) of tables beyond the network's own
         self.tables: dict[int, Placed] = {}  # of nodes that are not drawn from their own
+        self.ranges: dict[int, Floats] | None = None  # how far q_i(k | drawn before) varies, [card], if q is known to be the posterior
         self.sequence: list[int | Link] = frame.order.tolist()
         self.tilt = np.zeros((n, frame.noisy_card))
         self.log_other: Floats | None = None

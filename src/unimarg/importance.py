@@ -27,7 +27,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from unimarg.conditionals import TABLE_MEAN, Conditionals, Query
+from unimarg.conditionals import BY_ROW, TABLE_MEAN, Conditionals, Query
 from unimarg.counter import Key, key_from_seed, key_of_stream
 from unimarg.diagnostics import k_hat, tail_size
 from unimarg.frame import Frame, range_over_rows
@@ -175,9 +175,17 @@ class Estimator:
     """One query's samples: draws them in chunks, adds them up, and turns the sums into a posterior."""
 
     def __init__(
-        self, frame: Frame, query: Query, given: Conditionals, draw: Draw | None = None, spent: int = 0, witness: Draw | None = None
+        self,
+        frame: Frame,
+        query: Query,
+        given: Conditionals,
+        draw: Draw | None = None,
+        spent: int = 0,
+        witness: Draw | None = None,
+        ranges: dict[int, Floats] | None = None,
     ):
         self.frame, self.query, self.given = frame, query, given
+        self.ranges = ranges or {}  # of q_i, where q is known to be the posterior
         self.spent = spent  # samples that went into the proposal
         self.draw, self.witness = draw or sampler(frame, given), witness
         self.total, self.heard = (Weighted(frame.shape.nodes, frame.shape.card) for _ in range(2))  # of samples, and of witnesses
@@ -299,7 +307,7 @@ class Estimator:
         few, counted = (FEW * heavy) ** 2, mean * (1 - mean) / total.ess
         rare = np.minimum(mean, 1 - mean) < RARE * heavy
         square = np.where(rare, np.maximum(square, 0) + few, np.maximum(square, np.minimum(counted, few))) + beyond
-        least = ROUNDING * np.maximum(mean, spread > 0)
+        least = ROUNDING * np.maximum(mean, self._open)
         self._beyond = float(beyond.max(initial=0))
         return mean, np.clip(np.sqrt(square), least, 1)
 
@@ -327,20 +335,31 @@ class Estimator:
         return a * d / n, square - (2 * a * along - a**2 * d2) / n**2
 
     @cached_property
+    def _open(self) -> np.ndarray:
+        """States that the evidence on the node itself leaves undecided, bool ``[nodes, card]``."""
+        possible = self.query.likelihood > 0
+        return possible & (possible.sum(axis=1, keepdims=True) > 1)
+
+    @cached_property
     def _spread(self) -> Floats:
-        """How far f can vary: 1 for an indicator, for a mean P(x_i = k | pa_i) given the findings; 0 where nothing is to be estimated."""
+        """How far f can vary; 0 where nothing is to be estimated.
+
+        That is 1 for an indicator, for a mean the range of P(x_i = k | pa_i) given the findings, and where weights are known to be all the
+        same that of q_i(k | drawn before), which control variates leave of the indicator.
+        """
         frame, likelihood = self.frame, self.query.likelihood
         count = int(self.given.estimated)
         node, kind = (np.asarray(a)[:count] for a in (self.given.means.node, self.given.means.kind))
         spread = np.zeros((frame.shape.nodes, frame.shape.card))
         spread[node] = np.where((kind == TABLE_MEAN)[:, None], frame.ranges[node], 1.0)
-        for i in node[kind == TABLE_MEAN].tolist():
+        narrowed = np.flatnonzero((likelihood > 0).sum(axis=1) < frame.net.cards)
+        below = {c for p in narrowed for c in frame.net.children[p]}
+        for i in below.intersection(node[kind == TABLE_MEAN].tolist()):
             states = [np.flatnonzero(likelihood[p]) for p in frame.net.parents[i]]
-            table = frame.expanded[i]
-            if any(len(s) < k for s, k in zip(states, table.shape, strict=False)):
-                spread[i, : table.shape[-1]] = range_over_rows(table[np.ix_(*states)])
-        possible = likelihood > 0
-        return np.where(possible & (possible.sum(axis=1, keepdims=True) > 1), spread, 0.0)
+            spread[i, : frame.net.cards[i]] = range_over_rows(frame.expanded[i][np.ix_(*states)])
+        for i in self.ranges.keys() & node[kind == BY_ROW].tolist():
+            spread[i, : frame.net.cards[i]] = self.ranges[i]
+        return np.where(self._open, spread, 0.0)
 
     def largest_error(self) -> float:
         targets = [t for t in self.query.targets if not self.query.known[t]]

@@ -322,13 +322,17 @@ class Combinations(Estimator):
         return top, w.sum(), (w * w).sum(), np.stack([once, twice, twice, *nothing], axis=-1)[None]
 
     @cached_property
-    def _spread(self) -> Floats:
+    def _open(self) -> np.ndarray:
         """Combinations that the evidence rules out are known to be impossible."""
         possible = np.ones(self.cards, dtype=bool)
         for axis, t in enumerate(self.query.targets):
             allowed = self.query.likelihood[t, : self.cards[axis]] > 0
             possible &= allowed.reshape([-1 if a == axis else 1 for a in range(len(self.cards))])
-        return possible.reshape(1, -1).astype(float)
+        return possible.reshape(1, -1)
+
+    @cached_property
+    def _spread(self) -> Floats:
+        return self._open.astype(float)
 
     def largest_error(self) -> float:
         return float(self.moments()[1].max()) if self.total.w > 0 else math.inf

@@ -234,8 +234,9 @@ class Asked:
         """Ready to draw from a proposal."""
         frame, query, options = self.frame, self.query, self.options
         if method == "adaptive":
-            given, self.spent = adapt(lookahead(frame, query), options.seed, self.limits.seconds - self._seconds())
-            return Estimator(frame, query, given, sampler(frame, given, options.structure), self.spent)
+            draft = lookahead(frame, query)
+            given, self.spent = adapt(draft, options.seed, self.limits.seconds - self._seconds())
+            return Estimator(frame, query, given, sampler(frame, given, options.structure), self.spent, ranges=draft.ranges)
         if method == "sequential":
             from unimarg.proposals.sequential import sequential
 
@@ -244,12 +245,12 @@ class Asked:
         if method == "hybrid" and callable(options.beta):
             drawn = hybrid_by_callable(frame, query, self._marginals(), options.beta, self.given or {}, options.structure)
             return self._drawn_by(*drawn, query.targets)
-        given = self.draft(method).finish()
-        witnesses = None
+        draft = self.draft(method)
+        given, witnesses = draft.finish(), None
         if method != "lookahead" and (method != "prior" or query.below.any()):  # without findings below the prior is the posterior
             drawn = replace(query, every=query.every or not options.structure)
             witnesses = witness(frame, drawn, weighed_by_walk(frame, given, options.structure))
-        return Estimator(frame, query, given, sampler(frame, given, options.structure), self.spent, witnesses)
+        return Estimator(frame, query, given, sampler(frame, given, options.structure), self.spent, witnesses, draft.ranges)
 
     def _drawn_by(self, draw: Draw, weigh: Weigh, nodes: Sequence[int]) -> Estimator:
         """Not by a walk: ``nodes`` and those above them; with structure, means are still over P(x_i | pa_i) where no finding lies below."""

@@ -76,6 +76,7 @@ def clipped(log_w: Floats) -> Floats:
 
 def refit(draft: Draft, given: Conditionals, states: np.ndarray, w: Floats) -> None:
     """One round; ``states`` are what each step drew."""
+    draft.ranges = None
     steps = {name: np.asarray(a) for name, a in given.steps._asdict().items()}
     rows = np.zeros((len(draft.frame.order), states.shape[1]), dtype=np.int64)
     for t in range(int(given.drawn)):

@@ -26,7 +26,7 @@ import jax
 import numpy as np
 
 from unimarg.conditionals import Draft, Edges, Link, Query, normalised, pad_rows
-from unimarg.frame import Frame
+from unimarg.frame import Frame, range_over_rows
 from unimarg.layout import over_states, running_sums
 from unimarg.mechanism import NoisyMax, pmf_from_log_cdf
 from unimarg.network import Floats, Ints
@@ -71,6 +71,7 @@ class _Sweep:
         self.chain: dict[int, tuple[int, Factor]] = {}  # link -> its node, its factor
         self.chained: set[int] = set()
         self.defended: list[tuple[int, tuple[int, ...], Floats, Floats]] = []  # variable, scope, product, t
+        self.exact, self.products = residual is None, dict[int, Floats]()  # whether q is the posterior so far; q of nodes up to a factor
         self.joint: dict[tuple[int, ...], Floats] = {(): np.ones(1)}  # of several variables: the product of their weights, flat
         self.most, self.promised = largest, 0  # entries of a table, and of those that all links must have
         after: dict[int, list[int]] = {}  # node -> links drawn right after it
@@ -105,6 +106,8 @@ class _Sweep:
         links = {v: Link(node, v, self.draft.tables[v]) for v, (node, _) in self.chain.items()}
         self.draft.sequence = [links.get(v, v) for v in self.sequence if v < n or v in links]
         self._edges()
+        if self.exact:
+            self.draft.ranges = {v: range_over_rows(normalised(q[over_states(q) > 0])) for v, q in self.products.items()}
 
     def _room(self) -> int:
         """Entries of the next table: an equal share of one half, and something of all that is spare.
@@ -178,8 +181,12 @@ class _Sweep:
         heard = product if v in self.chain else product * self._noisy_children(v)
         cut = any(f.cut for f in factors)
         self._send(Factor(union[:-1], over_states(heard), cut))
-        if v not in self.chain and (not factors or product.size > room):
-            return  # as the draft has it; a table of its own that is so large is not kept twice
+        self.exact &= not cut
+        if v not in self.chain:
+            self.products[v] = product
+            if not factors or product.size > room:
+                self.exact &= not factors
+                return  # as the draft has it; a table of its own that is so large is not kept twice
         self.free -= 2 * product.size
         if self.residual is not None and v not in self.chain:
             tilt = self.residual[v, : self.cards[v]]
@@ -206,6 +213,7 @@ class _Sweep:
         that is observed in its lowest state falls apart into its parents: all causes are absent.
         """
         k = self.cards[i]
+        self.exact &= self.state.get(i) == 0
         if i in self.state:
             parents, messages = to_causes(self.frame, i, self.query.likelihood[i, :k], self.by_node)
             for p, message in zip(parents.tolist(), messages, strict=True):

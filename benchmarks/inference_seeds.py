@@ -1,0 +1,82 @@
+"""Are z-scores standard normal: one question asked with many seeds, every proposal, against exact answers.
+
+    python benchmarks/inference_seeds.py NETWORK... [--sets 2] [--seeds 200] [--samples 20480] [--train 20s] [--seed 7] [--out results.csv]
+
+For each evidence set and proposal that is ok with every seed: the Kolmogorov-Smirnov test of z for the marginal that is least certain
+(its probability nearest one half: chosen before anything is sampled), and how many of all marginals with ESS p (1 - p) >= 10 and an error
+of more than rounding have p < .01, told apart by whether their scores are narrower than they should be (errors too large) or wider. A
+hundredth of them would be by chance; marginals of one question are not independent. Prints CSV; the exit status says whether the chosen
+ones, together, are not standard normal (Bonferroni, one per cent).
+"""
+
+import argparse
+import csv
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from inference_checks import OFTEN, SEED, load, proposals, random_evidence, trained
+from scipy.stats import kstest
+
+import unimarg as um
+from unimarg import Posterior
+from unimarg.importance import ROUNDING
+
+COLUMNS = ["network", "set", "method", "structure", "not_ok", "marginal", "probability", "mean_z", "sd_z", "ks_p"]
+COLUMNS += ["marginals", "narrow", "wide", "covered_95"]
+UNLIKELY = 0.01
+
+
+def row_of(found: list[Posterior], exact: Posterior) -> list[Any]:
+    """From ``not_ok`` on."""
+    not_ok = sum(f.status != "ok" for f in found)
+    if not_ok:
+        return [not_ok, *[""] * 9]
+    p, e = (np.stack([np.concatenate(getattr(f, part)) for f in found]) for part in ("probabilities", "std_errors"))
+    q = np.concatenate(exact.probabilities)
+    often = (np.mean([f.ess for f in found]) * q * (1 - q) >= OFTEN) & (e > 2 * ROUNDING).all(axis=0)
+    names = [f"{v.name}={s}" for v in exact.variables for s in v.states]
+    at = int(np.abs(q - 0.5).argmin())
+    if not often[at]:
+        return [0, names[at], f"{q[at]:.4f}", *[""] * 7]
+    z = (p - q)[:, often] / e[:, often]
+    unlikely = np.array([kstest(scores, "norm").pvalue for scores in z.T]) < UNLIKELY
+    narrow = z.std(axis=0) < 1
+    own = (p - q)[:, at] / e[:, at]
+    shape = [f"{own.mean():.3f}", f"{own.std():.3f}", f"{kstest(own, 'norm').pvalue:.2g}"]
+    counts = [int(often.sum()), int((unlikely & narrow).sum()), int((unlikely & ~narrow).sum())]
+    return [0, names[at], f"{q[at]:.4f}", *shape, *counts, f"{(np.abs(z) < 1.96).mean():.4f}"]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("networks", nargs="+", type=Path, help="files, or names of examples")
+    parser.add_argument("--sets", type=int, default=2)
+    parser.add_argument("--seeds", type=int, default=200)
+    parser.add_argument("--samples", type=int, default=20480)
+    parser.add_argument("--train", help="for so long, the small preset with a message head and a student")
+    parser.add_argument("--seed", type=int, default=SEED, help="of the evidence sets")
+    parser.add_argument("--out", type=Path)
+    given = parser.parse_args()
+    tests, least = 0, 1.0
+    with given.out.open("w", newline="", buffering=1) if given.out else sys.stdout as file:
+        out = csv.writer(file, lineterminator="\n")
+        out.writerow(COLUMNS)
+        for name, net in load(given.networks).items():
+            model = trained(net, given.train) if given.train else None
+            for number, e in enumerate(random_evidence(net, given.sets, given.seed)):
+                exact = um.exact(net, e)
+                for method, structure, ask in proposals(net, model):
+                    options: dict[str, Any] = {"samples": given.samples, "target_error": None, "structure": structure}
+                    row = row_of([ask(e, method=method, seed=seed, **options) for seed in range(given.seeds)], exact)
+                    out.writerow([name, number, method, structure, *row])
+                    file.flush()
+                    if row[5]:
+                        tests, least = tests + 1, min(least, float(row[5]))
+    print(f"{tests} marginals, the least p {least:.2g}", file=sys.stderr)
+    return int(least * tests < UNLIKELY)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
