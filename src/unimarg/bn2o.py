@@ -44,7 +44,12 @@ class Parameters:
     """A batch of B programmes that share their steps."""
 
     weights: Floats  # [B, roots, 2]
-    quiet: Floats  # [B, findings, roots + 1]
+    quiet: Floats  # [B, findings, roots + 1]: q
+    loud: Floats  # 1 - q, with its own digits
+
+    @classmethod
+    def make(cls, weights: Floats, log_quiet: Floats) -> Parameters:
+        return cls(weights, np.exp(log_quiet), -np.expm1(log_quiet))
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,7 +59,7 @@ class Programme:
     component: Component
     network: OrNetwork
     targets: tuple[int, ...]
-    quiet: Floats  # [findings, roots + 1]
+    quiet: Floats  # [findings, roots + 1]: log q
     steps: tuple[Step, ...]
     width: int  # findings open at a time, at most
     operations: float  # for one programme
@@ -77,11 +82,11 @@ class Programme:
         network = self.network
         for s, quiet in zip(network.findings, self.quiet, strict=True):
             present = np.append(network.weights[:, 1] > 0, True)
-            if not (present & (quiet < 1)).any():
+            if not (present & (quiet < 0)).any():
                 name = self.component.net.names[s % len(self.component.net)]
                 raise ImpossibleEvidenceError(f"the evidence is impossible: nothing that the rest allows can cause {name}")
         weights = network.weights
-        base = Parameters(weights[None], self.quiet[None])
+        base = Parameters.make(weights[None], self.quiet[None])
         log_p, posteriors = _forward_backward(self.steps, base)
         answers: dict[int, Floats] = {}
         for column, d in enumerate(network.roots):
@@ -97,14 +102,12 @@ class Programme:
         for start in range(0, len(self.queries), size):
             batch = [self.network.nodes[x] for x in self.queries[start : start + size]]
             w = np.tile(weights, (len(batch), 1, 1))
-            w[:, :, 1] *= np.stack([x.quiet[:-1] for x in batch])
+            w[:, :, 1] *= np.exp([x.quiet[:-1] for x in batch])
             quiet = np.empty((len(batch), *self.quiet.shape))
             for b, x in enumerate(batch):
                 for row, s in enumerate(self.network.findings):
                     quiet[b, row] = self.network.quiet_given_zero(s, x.zero)
-            with np.errstate(divide="ignore"):
-                leaks = np.log([x.quiet[-1] for x in batch])
-            logs = _Sweep(Parameters(w, quiet)).run(self.steps).log + leaks
+            logs = _Sweep(Parameters.make(w, quiet)).run(self.steps).log + [x.quiet[-1] for x in batch]
             yield from np.clip(np.exp(logs - log_p), 0.0, 1.0).tolist()
 
 
@@ -120,7 +123,7 @@ def programme(component: Component, targets: Sequence[int]) -> Programme | None:
 
 def _steps(quiet: Floats) -> tuple[tuple[Step, ...], int, float]:
     """The roots in an order that opens few findings at a time: first those that open none, then the one that opens fewest."""
-    touches = [frozenset(np.flatnonzero(column < 1).tolist()) for column in quiet[:, :-1].T]
+    touches = [frozenset(np.flatnonzero(column < 0).tolist()) for column in quiet[:, :-1].T]
     waiting = set(range(len(touches)))
     left = {s: sum(s in t for t in touches) for s in range(len(quiet))}
     open_bits: list[int] = []
@@ -171,17 +174,16 @@ class _Sweep:
     def take(self, step: Step) -> None:
         p, batch = self.parameters, len(self.f)
         if step.kind == "open":
-            q = p.quiet[:, step.which, -1, None]
-            self.f = np.concatenate([q * self.f, (1 - q) * self.f], axis=1)
+            self.f = np.concatenate([a[:, step.which, -1, None] * self.f for a in (p.quiet, p.loud)], axis=1)
         elif step.kind == "close":
             self.f = np.ascontiguousarray(self.f.reshape(batch, 2**step.bit, 2, -1)[:, :, 1]).reshape(batch, -1)
         else:
             present = self.f.copy()
             for bit, s in step.touched:
                 view = present.reshape(batch, 2**bit, 2, -1)
-                q = p.quiet[:, s, step.which, None, None]
-                view[:, :, 1] += (1 - q) * view[:, :, 0]
-                view[:, :, 0] *= q
+                quiet, loud = (a[:, s, step.which, None, None] for a in (p.quiet, p.loud))
+                view[:, :, 1] += loud * view[:, :, 0]
+                view[:, :, 0] *= quiet
             self.f = p.weights[:, step.which, :1] * self.f + p.weights[:, step.which, 1:] * present
         total = self.f.sum(axis=1)
         with np.errstate(divide="ignore"):
@@ -219,9 +221,8 @@ def _back(step: Step, g: Floats, f: Floats, base: Parameters) -> tuple[Floats, F
     """g(U) = P(all findings on at the end | U on now), up to scale, one step earlier; and a root's posterior."""
     posterior = None
     if step.kind == "open":
-        q = base.quiet[0, step.which, -1]
         half = len(g) // 2
-        g = q * g[:half] + (1 - q) * g[half:]
+        g = base.quiet[0, step.which, -1] * g[:half] + base.loud[0, step.which, -1] * g[half:]
     elif step.kind == "close":
         wider = np.zeros((2**step.bit, 2, len(g) // 2**step.bit))
         wider[:, 1] = g.reshape(2**step.bit, -1)
@@ -230,9 +231,8 @@ def _back(step: Step, g: Floats, f: Floats, base: Parameters) -> tuple[Floats, F
         present = g.copy()
         for bit, s in step.touched:
             view = present.reshape(2**bit, 2, -1)
-            q = base.quiet[0, s, step.which]
-            view[:, 0] *= q
-            view[:, 0] += (1 - q) * view[:, 1]
+            view[:, 0] *= base.quiet[0, s, step.which]
+            view[:, 0] += base.loud[0, s, step.which] * view[:, 1]
         absent_weight, present_weight = base.weights[0, step.which]
         joint = np.array([absent_weight * (g @ f), present_weight * (present @ f)])
         posterior = joint / joint.sum()

@@ -2,9 +2,10 @@
 
     P(X = 0 | roots) = prod_d q_X[d] ^ x_d,
 
-where q_X[d] is the probability that root d, present, has no effect on X (the leak is a root that is always present).
-A noisy-or of roots has this form; so has an OR-chain or tree of noisy-ors, q_X[d] being the product over X's parents,
-as long as no noise is counted twice. What must hold is checked here node by node:
+where q_X[d] is the probability that root d, present, has no effect on X (the leak is a root that is always present). It is kept
+as log q, because 1 - q may be far below the rounding of 1. A noisy-or of roots has this form; so has an OR-chain or tree of
+noisy-ors, q_X[d] being the product over X's parents, as long as no noise is counted twice. What must hold is checked here node by
+node:
 
 - an arc from an inner node with more than one cause always passes (contribution 1): otherwise its causes share the arc's noise;
 - no noisy inner node is reached on two ways from one node, or from two findings;
@@ -26,9 +27,9 @@ from unimarg.reduction import Component, as_noisy_or
 class OrNode:
     """An OR of roots, written down as it was given: ``links`` are (inner parent, contribution)."""
 
-    direct: Floats  # [roots + 1], of the roots that are its parents, and its leak last
+    direct: Floats  # [roots + 1], log q of the roots that are its parents, and its leak last
     links: tuple[tuple[int, float], ...]
-    quiet: Floats  # [roots + 1], q_X of the roots above it, near and far
+    quiet: Floats  # [roots + 1], log q_X of the roots above it, near and far
     noisy: int  # bit set of the nodes whose noise q_X contains
     zero: int  # bit set of the OR nodes that are 0 whenever this one is
     above: int  # bit set of the OR nodes above it and itself
@@ -47,14 +48,14 @@ class OrNetwork:
     findings: tuple[int, ...]
 
     def quiet_given_zero(self, finding: int, zero: int) -> Floats:
-        """q of a finding when the OR nodes of the bit set ``zero`` are known to be 0 and pass nothing on."""
+        """log q of a finding when the OR nodes of the bit set ``zero`` are known to be 0 and pass nothing on."""
         node = self.nodes[finding]
         if not node.above & zero:
             return node.quiet
         again: dict[int, Floats] = {}
         for i, inner in self.nodes.items():  # parents come before children
             if node.above >> i & 1 and inner.above & zero:
-                again[i] = np.ones_like(inner.quiet) if zero >> i & 1 else _combined(inner, self.nodes, again)
+                again[i] = np.zeros_like(inner.quiet) if zero >> i & 1 else _combined(inner, self.nodes, again)
         return again[finding]
 
 
@@ -96,19 +97,20 @@ def recognise(component: Component, targets: Sequence[int]) -> OrNetwork | None:
 
 
 def _or_node(i: int, mechanism: NoisyMax, parents: Sequence[int], column: Mapping[int, int], nodes: Mapping[int, OrNode]) -> OrNode | None:
-    direct = np.ones(len(column) + 1)
-    direct[-1] = mechanism.leak[0]
+    leak, effects = mechanism.log_cdfs
+    direct = np.zeros(len(column) + 1)
+    direct[-1] = leak[0]
     links: list[tuple[int, float]] = []
     noisy, zero, above = 0, 1 << i, 1 << i
-    certain = mechanism.leak[0] in (0.0, 1.0)
-    for p, rows in zip(parents, mechanism.contributions, strict=True):
+    certain = mechanism.leak[1] in (0.0, 1.0)
+    for p, rows, effect in zip(parents, mechanism.contributions, effects, strict=True):
         passes = float(rows[1, 1])
         certain &= passes in (0.0, 1.0)
         if p in column:
-            direct[column[p]] = rows[1, 0]
+            direct[column[p]] = effect[1, 0]
         elif passes > 0:
             inner = nodes[p]
-            if (passes < 1 and np.count_nonzero(inner.quiet < 1) > 1) or noisy & inner.noisy:
+            if (passes < 1 and np.count_nonzero(inner.quiet < 0) > 1) or noisy & inner.noisy:
                 return None
             links.append((p, passes))
             noisy |= inner.noisy
@@ -119,9 +121,9 @@ def _or_node(i: int, mechanism: NoisyMax, parents: Sequence[int], column: Mappin
 
 
 def _combined(node: OrNode, nodes: Mapping[int, OrNode], instead: Mapping[int, Floats]) -> Floats:
-    """q of a node from its own roots and its inner parents, some of them replaced."""
+    """log q of a node from its own roots and its inner parents, some of them replaced."""
     quiet = node.direct.copy()
     for p, passes in node.links:
         q = instead.get(p, nodes[p].quiet)
-        quiet *= q if passes == 1 else (1 - passes) + passes * q
+        quiet += q if passes == 1 else np.log1p(passes * np.expm1(q))
     return quiet

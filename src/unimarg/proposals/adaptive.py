@@ -5,9 +5,10 @@ In each round the samples drawn so far from the current q, with weights w, give 
     q'(x | c) = [ n_c p(x | c) + alpha q(x | c) ] / (n_c + alpha),    p(x | c) = sum w [x, c] / sum w [c]
 
 with n_c = (sum w)^2 / sum w^2 over the samples in context c, no less than LEAST q before it is scaled to 1, and only where p differs
-from q by more than its error: the noise of hundreds of tables would multiply. A large noisy-max gets lambda_i(k) += log of the weighted
-over the unweighted frequency of x_i = k, shrunk likewise. Weights are clipped: one lucky sample must not become the proposal. The samples
-of these rounds are not used again.
+from q by more than its error: the noise of hundreds of tables would multiply. Where q is a table times something else (``TILTED``), q here
+is the frequency of what was drawn, and the table is changed by q' / q. A large noisy-max gets lambda_i(k) += log of the weighted over the
+unweighted frequency of x_i = k, shrunk and limited likewise. Weights are clipped: one lucky sample must not become the proposal. The
+samples of these rounds are not used again.
 """
 
 from __future__ import annotations
@@ -86,22 +87,25 @@ def refit(draft: Draft, given: Conditionals, states: np.ndarray, w: Floats) -> N
             for c in range(steps["contexts"][t]):
                 row += int(steps["strides"][t, c]) * rows[steps["context"][t, c]]
             width = 2 * int(steps["half"][t])
-            _refit_table(draft, int(steps["offset"][t]), row // width, drawn, width, w)
+            _refit_table(draft, int(steps["offset"][t]), row // width, drawn, width, w, steps["mode"][t] == TILTED)
         elif draft.frame.large[i] and not draft.query.known[i] and not draft.plain[i]:
             _refit_tilt(draft, i, drawn, w)
         rows[i] = drawn
 
 
-def _refit_table(draft: Draft, offset: int, row: np.ndarray, drawn: np.ndarray, width: int, w: Floats) -> None:
-    counts = np.bincount(row * width + drawn, w, minlength=(int(row.max()) + 1) * width).reshape(-1, width)
+def _refit_table(draft: Draft, offset: int, row: np.ndarray, drawn: np.ndarray, width: int, w: Floats, tilted: bool) -> None:
+    size = (int(row.max()) + 1) * width
+    counts, plain = (np.bincount(row * width + drawn, a, minlength=size).reshape(-1, width) for a in (w, None))
     total, squares = counts.sum(axis=1), np.bincount(row, w * w)
     seen = np.flatnonzero(total > 0)
     effective = total[seen] ** 2 / squares[seen]
     at = offset + seen[:, None] * width + np.arange(width)
-    old, found = draft.prob[at], counts[seen] / total[seen, None]
+    table, found = draft.prob[at], counts[seen] / total[seen, None]
+    old = normalised(plain[seen].astype(float)) if tilted else table
     telling = np.abs(found - old) > SURE * np.sqrt(np.maximum(old * (1 - old), 1e-12) / effective[:, None])
     share = np.where(telling.any(axis=1), effective / (effective + ALPHA), 0.0)[:, None]
-    draft.prob[at] = normalised(np.maximum(share * found + (1 - share) * old, LEAST * old))
+    new = np.maximum(share * found + (1 - share) * old, LEAST * old)
+    draft.prob[at] = normalised(np.where(old > 0, table * new / np.where(old > 0, old, 1), table) if tilted else new)
 
 
 def _refit_tilt(draft: Draft, i: int, drawn: np.ndarray, w: Floats) -> None:
@@ -111,4 +115,4 @@ def _refit_tilt(draft: Draft, i: int, drawn: np.ndarray, w: Floats) -> None:
     wanted = (effective * np.bincount(drawn, w, minlength=k) / w.sum() + ALPHA * plain) / (effective + ALPHA)
     change = np.log(np.maximum(wanted, 1e-12) / np.maximum(plain, 1e-12))
     telling = np.abs(wanted - plain) > SURE * np.sqrt(plain * (1 - plain) / effective)
-    draft.tilt[i, :k] += np.where((plain > 0) & telling.any(), change, 0.0)
+    draft.tilt[i, :k] += np.where((plain > 0) & telling.any(), np.maximum(change, np.log(LEAST)), 0.0)
