@@ -41,7 +41,7 @@ def test_who_hears_of_averages_keeps_a_share_of_its_own_table(heard):
 
 def test_a_refit_takes_little_from_what_its_samples_missed():
     draft = SimpleNamespace(prob=np.array([0.5, 0.5]))
-    adaptive_module._refit_table(draft, 0, np.zeros(1000, np.int64), np.zeros(1000, np.int64), 2, np.ones(1000))  # pyright: ignore[reportArgumentType]
+    adaptive_module._refit_table(draft, 0, np.zeros(1000, np.int64), np.zeros(1000, np.int64), 2, np.ones(1000), False)  # pyright: ignore[reportArgumentType]
     assert draft.prob[1] == pytest.approx(0.8 * 0.5 / (0.8 * 0.5 + (1000 + 8 * 0.5) / 1008))
 
 

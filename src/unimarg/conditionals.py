@@ -26,6 +26,7 @@ PLAIN_TABLE, TABLE, PLAIN_NOISY, NOISY, TILTED = range(5)  # how a node is drawn
 DRAWN, BY_ROW, BY_FORMULA, TABLE_MEAN, NOISY_MEAN = range(5)  # what is averaged for its marginal, see sums
 FORMULAS = NOISY, TILTED  # those that leave their q
 FLOOR = 2e-8  # a conditional's smallest probability above 0: 32 random bits still give it to a per cent
+TINY = 1e-300  # likewise before it is multiplied by a formula
 
 
 class Step(NamedTuple):
@@ -81,7 +82,7 @@ class Conditionals(NamedTuple):
     means: Mean
     estimated: jax.Array  # how many means
     high: jax.Array  # uint32 [capacity]: 2^32 P(X > k)
-    prob: jax.Array  # float32: P(X = k)
+    prob: jax.Array  # float32: P(X = k), or its logarithm where a formula multiplies it
     log_ratio: jax.Array  # float32: log of P(x_i | pa_i) l_i(x_i) over it
     noisy: NoisyBlocks | None
     edges: Edges | None
@@ -186,8 +187,8 @@ class Draft:
 
     def finish(self) -> Conditionals:
         """Arrays on the device."""
-        prob, log_ratio, high = _finished_tables(self)
         mode = self._modes()
+        prob, log_ratio, high = _finished_tables(self, self._by_formula(mode))
         steps, count = self._steps(mode)
         means, mean_count = self._means(mode)
         parts: Any = (steps, np.int32(count), means, np.int32(mean_count), high, prob, log_ratio, self.frame.blocks, self.edges)
@@ -198,6 +199,18 @@ class Draft:
         large, has_edges = self.frame.large, self.edge_range[:, 1] > self.edge_range[:, 0]
         by_table = np.where(self.plain, PLAIN_TABLE, np.where(has_edges, TILTED, TABLE))
         return np.where(large, np.where(self.plain, PLAIN_NOISY, NOISY), by_table)
+
+    def _by_formula(self, modes: Ints) -> np.ndarray:
+        """Which entries of the tables a formula multiplies, bool ``[used]``."""
+        out, ends = np.zeros(self.used, dtype=bool), {begin: end for begin, end, _ in self.added}
+        for i in np.flatnonzero(np.isin(modes, FORMULAS)).tolist():
+            if i in self.tables:
+                begin = self.tables[i].offset
+                out[begin : ends[begin]] = True
+            elif not self.frame.large[i]:
+                begin = self.frame.offset[i]
+                out[begin : begin + self.frame.padded[i] * (self.frame.expanded[i].size // self.frame.net.cards[i])] = True
+        return out
 
     def _steps(self, modes: Ints) -> tuple[Step, int]:
         frame, query = self.frame, self.query
@@ -283,31 +296,31 @@ def _widen(values: Floats, width: int) -> Floats:
     return values[:, :width] if have >= width else np.pad(values, ((0, 0), (0, width - have)))
 
 
-def _finished_tables(draft: Draft) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Probabilities with a floor, log ratios, and thresholds for every row of every table."""
-    frame = draft.frame
+def _finished_tables(draft: Draft, by_formula: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Probabilities with a floor, or their logarithms, log ratios, and thresholds for every row of every table."""
+    frame, floor = draft.frame, np.where(by_formula, TINY, FLOOR)
     prob, target = draft.prob[: draft.used], draft.target[: draft.used]
     high = np.zeros(frame.capacity, dtype=np.uint32)
     spans = [(begin, begin + table.size, table.shape[1]) for begin, table, _ in draft.spans()] + draft.added
     runs = [list(run) for _, run in groupby(spans, key=itemgetter(2))]  # one lies behind the other
     for width in {width for _, _, width in spans}:
         same = [slice(run[0][0], run[-1][1]) for run in runs if run[0][2] == width]
-        q, words = _finished(*(np.concatenate([a[at] for at in same]).reshape(-1, width) for a in (prob, target)))
+        q, words = _finished(*(np.concatenate([a[at] for at in same]).reshape(-1, width) for a in (prob, target, floor)))
         ends = np.cumsum([at.stop - at.start for at in same])[:-1]
         for at, some, of_them in zip(same, np.split(q.ravel(), ends), np.split(words.ravel(), ends), strict=True):
             prob[at], high[at] = some, of_them
     log_ratio, finished = np.zeros(frame.capacity, dtype=np.float32), np.zeros(frame.capacity, dtype=np.float32)
     with np.errstate(divide="ignore", invalid="ignore"):
         log_ratio[: draft.used] = np.where(target > 0, np.log(target / prob), -np.inf)
-    finished[: draft.used] = prob
+        finished[: draft.used] = np.where(by_formula, np.log(prob), prob)
     return finished, log_ratio, high
 
 
-def _finished(q: Floats, target: Floats) -> tuple[Floats, np.ndarray]:
+def _finished(q: Floats, target: Floats, floor: Floats) -> tuple[Floats, np.ndarray]:
     """Rows of one width: probabilities with a floor, and thresholds."""
     q = normalised(q)
-    row, state = np.nonzero((target > 0) & (q < FLOOR))
-    q[row, state] = FLOOR
+    row, state = np.nonzero((target > 0) & (q < floor))
+    q[row, state] = floor[row, state]
     touched = np.unique(row)
     q[touched] = normalised(q[touched])
     q[over_states(q) == 0, 0] = 1.0  # no state is possible: draw the first, its weight is 0

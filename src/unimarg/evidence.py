@@ -18,6 +18,8 @@ import numpy as np
 from unimarg.errors import EvidenceError, closest
 from unimarg.network import Floats, Network, Variable
 
+LARGEST = 1e300  # of a likelihood, so that sums of it are numbers
+
 
 @dataclass(frozen=True, eq=False)
 class Evidence:
@@ -128,6 +130,8 @@ def _likelihood(variable: Variable, value: Mapping[object, object] | Sequence[ob
         )
     if not np.isfinite(likelihood).all() or (likelihood < 0).any():
         raise EvidenceError(f"the likelihood of {variable.name!r} must be finite and not negative: {likelihood.tolist()}")
+    if likelihood.max() > LARGEST:
+        raise EvidenceError(f"the likelihood of {variable.name!r} may be no more than {LARGEST:g}: divide all of it by the same number")
     if not likelihood.any():
         raise EvidenceError(f"the likelihood of {variable.name!r} is zero for every state")
     return likelihood

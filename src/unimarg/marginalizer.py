@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from unimarg.explanation import Explanation
 
-TINY = 1e-30  # so that a row whose possible states all underflowed can still be scaled
+TINY = 1e-30  # so that a row whose possible states all underflowed can still be scaled, and what a likelihood leaves possible is above 0
 BATCHES = (1, 64, 512, 4096)  # rows of a compiled forward pass; a batch is padded to one of these
 OVERHEAD = 16  # rows that a pass could have answered in the time that it takes to start
 
@@ -278,7 +278,7 @@ class Marginalizer:
                 known[row, self.ragged.place[i]] = True
                 group, j = self.ragged.member[i]
                 if isinstance(value, np.ndarray):
-                    values[group][row, j] = value / value.sum()
+                    values[group][row, j] = np.where(value > 0, np.maximum(value / value.sum(), TINY), 0)
                 else:
                     values[group][row, j, value] = 1
         return known, values

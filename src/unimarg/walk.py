@@ -48,7 +48,7 @@ from unimarg.frame import CONTEXTS, Shape
 from unimarg.layout import NoisyBlocks
 
 assert (PLAIN_TABLE, TABLE, PLAIN_NOISY, NOISY, TILTED) == (0, 1, 2, 3, 4)  # the order of the branches below
-LEAST = -60.0  # of log D, relative to the largest: times the smallest probability of a table it is still a number
+LEAST = -60.0  # of log D, relative to the largest
 
 
 class Origin(NamedTuple):
@@ -200,7 +200,7 @@ def _noisy(here: Here, card: int, say: jax.Array | None) -> Drawing:
     log_a = [t + now.tilt[k] for k, t in enumerate(target)]
     if say is not None:
         table = _row(here, table_entries(now, here.states), card)
-        log_a = [a + jnp.where(now.half > 0, jnp.log(t), 0) + say[k] for k, (a, t) in enumerate(zip(log_a, table, strict=True))]
+        log_a = [a + jnp.where(now.half > 0, t, 0) + say[k] for k, (a, t) in enumerate(zip(log_a, table, strict=True))]
     total = _logsumexp(log_a)
     log_q = [a - total for a in log_a]
     if now.log_other is not None:
@@ -229,11 +229,11 @@ def _tilted(here: Here, card: int, say: jax.Array | None) -> Drawing:
     base = table_entries(here.now, here.states)
     top = _largest(list(say[:card]))
     relative = [jnp.maximum(say[k] - top, LEAST) for k in range(card)]
-    a = [p * jnp.exp(d) for p, d in zip(_row(here, base, card), relative, strict=True)]
-    total = sum(a)
-    q = [p / total for p in a]
+    log_a = [p + d for p, d in zip(_row(here, base, card), relative, strict=True)]
+    total = _logsumexp(log_a)
+    q = [jnp.exp(a - total) for a in log_a]
     state = lax.optimization_barrier(_draw(here, q))
-    gain = here.given.log_ratio.at[base + state].get(mode="promise_in_bounds") + jnp.log(total) - _pick(relative, state)
+    gain = here.given.log_ratio.at[base + state].get(mode="promise_in_bounds") + total - _pick(relative, state)
     return state, gain, None, q
 
 
@@ -320,10 +320,10 @@ def noisy_steps_of(noisy: NoisyBlocks | None, now: Step | Mean, states: jax.Arra
 
 
 def _row(here: Here, base: jax.Array, card: int) -> list[jax.Array]:
-    """The row of the step's table, 0 for states that the node lacks, ``[n]`` for each."""
+    """The logarithms in the row of a step by formula, -inf for states that the node lacks, ``[n]`` for each."""
     width = 2 * here.now.half
     rows = [here.given.prob.at[base + jnp.minimum(k, jnp.maximum(width - 1, 0))].get(mode="promise_in_bounds") for k in range(card)]
-    return [jnp.where(k < width, r, 0) for k, r in enumerate(rows)]
+    return [jnp.where(k < width, r, -jnp.inf) for k, r in enumerate(rows)]
 
 
 # --- what hidden noisy-max children say

@@ -1,0 +1,76 @@
+"""Likelihoods and leaks far below the rounding of 1: what is all but impossible is not impossible."""
+
+import math
+
+import numpy as np
+import pytest
+
+import unimarg as um
+from models import ASIA, random_model
+from unimarg.errors import EvidenceError
+from unimarg.proposals import adaptive
+
+MODEL = random_model(ASIA, heads=("marginal", "message"))
+
+
+def opposed(causes: int, others: int, x: float) -> tuple[um.Network, dict[str, object]]:
+    """r0 makes w likely, of which its own finding says the opposite as strongly; w and z are too large for tables."""
+    roots, rest = [f"r{j}" for j in range(causes)], [f"u{j}" for j in range(others)]
+    tables: dict[str, object] = {name: [0.9, 0.1] for name in (*roots, *rest)}
+    tables |= {"w": um.NoisyOr(0.0, [0.5] * causes), "z": um.NoisyOr(0.1, [0.3] * (others + 1))}
+    net = um.Network([um.Variable(n) for n in tables], {"w": roots, "z": ["r0", *rest]}, tables)  # pyright: ignore[reportArgumentType]
+    return net, {"w": [x, 1.0], "z": "yes", "r0": [1.0, x]} | dict.fromkeys(roots[1:], "no")
+
+
+@pytest.mark.parametrize("x", [1e-8, 1e-14])
+@pytest.mark.parametrize("method", ["lookahead", "adaptive", "auto"])
+def test_findings_that_all_but_contradict_each_other(method, x):
+    net, given = opposed(12, 15, x)
+    exact = um.exact(net, given, ["r0"])
+    found = um.infer(net, given, ["r0"], method=method, samples=1 << 14, target_error=None)
+    assert found.status == "ok"
+    assert abs(found["r0"]["yes"] - exact["r0"]["yes"]) < 4 * found.error("r0")["yes"]
+    assert found.log_evidence == pytest.approx(exact.log_evidence, abs=4 * found.log_evidence_error + 1e-4)
+
+
+def test_a_refit_of_a_tilted_table_is_relative_to_what_was_drawn():
+    """Drawn half and half because of a tilt of 1e6 on a table of 1e-6: where weights agree there is nothing to change."""
+
+    class Drafted:
+        prob = np.array([1 - 1e-6, 1e-6])
+
+    rng = np.random.default_rng(0)
+    drawn, row = rng.integers(0, 2, 4000), np.zeros(4000, np.int64)
+    adaptive._refit_table(Drafted(), 0, row, drawn, 2, np.ones(4000), True)  # pyright: ignore[reportArgumentType]
+    np.testing.assert_allclose(Drafted.prob, [1 - 1e-6, 1e-6], rtol=1e-12)
+    adaptive._refit_table(Drafted(), 0, row, drawn, 2, np.where(drawn == 1, 3.0, 1.0), True)  # pyright: ignore[reportArgumentType]
+    assert Drafted.prob[1] / Drafted.prob[0] == pytest.approx(1e-6 * 0.75 / 0.5 / 0.8, rel=0.05)  # the other one keeps LEAST
+
+
+@pytest.mark.parametrize("x", [1e-10, 1e-16, 1e-50, 1e-290])
+def test_exact_ors_keep_the_digits_of_what_is_all_but_impossible(x):
+    alone = um.exact(ASIA, {"tub": "yes"}).log_evidence
+    found = um.exact(ASIA, {"tub": "yes", "either": {"yes": x, "no": 1.0}}, ["lung"])
+    assert found.log_evidence == pytest.approx(alone + math.log(x), abs=1e-9)
+    assert found["lung"]["yes"] == pytest.approx(0.055, abs=1e-9)
+    causes = [f"c{j}" for j in range(30)]
+    tables: dict[str, object] = {key: [0.9, 0.1] for key in causes} | {"s": um.NoisyOr(x, [0.0] * 30)}
+    net = um.Network([um.Variable(n) for n in tables], {"s": causes}, tables)  # pyright: ignore[reportArgumentType]
+    assert um.exact(net, {"s": "yes"}).log_evidence == pytest.approx(math.log(x), abs=1e-9)
+
+
+@pytest.mark.parametrize("likelihood", [[1e-50, 1.0], [1e300, 1e290], [1e-300, 1e-290]])
+@pytest.mark.parametrize("method", ["um", "independent", "hybrid", "message", "prior", "lookahead"])
+def test_every_method_takes_any_scale(likelihood, method):
+    found = MODEL.query({"either": likelihood, "tub": "yes"}, method=method, samples=2048)
+    exact = um.exact(ASIA, {"either": likelihood, "tub": "yes"})
+    assert all(np.isfinite(p).all() for p in found.probabilities)
+    assert found["either"]["yes"] == pytest.approx(1.0)  # by tub
+    if method != "um":
+        assert abs(found.log_evidence - exact.log_evidence) < 4.5 * found.log_evidence_error + 1e-3
+
+
+@pytest.mark.parametrize("ask", [lambda e: um.exact(ASIA, e), lambda e: MODEL.query(e, method="um"), lambda e: um.infer(ASIA, e)])
+def test_a_likelihood_too_large_to_be_summed(ask):
+    with pytest.raises(EvidenceError, match=r"'xray' may be no more than 1e\+300: divide all of it"):
+        ask({"xray": [1e308, 1.5e308]})
