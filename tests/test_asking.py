@@ -55,6 +55,10 @@ def test_impossible_evidence_is_an_error_where_proven_and_failed_where_not():
         ({"sample": 5}, "there is no option 'sample'; did you mean 'samples'"),
         ({"targets": "lung"}, "targets must be a list of names"),
         ({"targets": ["lungs"]}, "there is no variable 'lungs'; did you mean 'lung'"),
+        ({"targets": 5}, "targets must be a list of names, not 5"),
+        ({"targets": [["lung"]]}, r"there is no variable \['lung'\]"),
+        ({"structure": "no"}, "structure must be True or False, not 'no'"),
+        ({"beta": 0.3}, "beta is for the method 'hybrid', and this is 'prior'"),
     ],
 )
 def test_misuse_is_a_sentence(options, sentence):
@@ -88,6 +92,13 @@ def test_bad_evidence_is_a_sentence(evidence, sentence):
         um.infer(ASIA, evidence, method="prior")
 
 
+@pytest.mark.parametrize("method", ["exact", "auto", "prior", "um"])
+def test_names_may_come_from_a_generator(method):
+    found = MODEL.query([ILL, {}], (name for name in ("lung", "tub")), method)
+    assert [list(f) for f in found] == [["lung", "tub"]] * 2
+    assert list(MODEL.query(ILL, (name for name in ("lung",)), method)) == ["lung"]
+
+
 def test_several_evidence_sets_are_answered_as_one_by_one():
     sets = [{}, ILL, {"either": "yes"}]
     together = um.infer(ASIA, sets, method="prior", samples=8192)
@@ -98,15 +109,15 @@ def test_several_evidence_sets_are_answered_as_one_by_one():
     assert um.infer(ASIA, [], method="prior") == []
 
 
-@pytest.mark.parametrize("method", ["auto", "exact", "prior", "lookahead"])
+@pytest.mark.parametrize("method", ["auto", "exact", "prior", "lookahead", "um"])
 def test_of_several_sets_the_impossible_one_fails_alone(method):
     sets = [ILL, {"either": "no", "lung": "yes"}, {"either": "yes"}]
-    good, impossible, other = um.infer(ASIA, sets, ["lung"], method=method, target_error=0.02)
+    good, impossible, other = MODEL.query(sets, ["lung"], method=method, target_error=0.02)
     assert (good.status, impossible.status, other.status) == ("ok", "failed", "ok")
     assert "impossible" in impossible.message
     assert np.isnan(impossible.probabilities[0]).all()
     assert impossible.ess == 0
     with pytest.raises(ImpossibleEvidenceError, match="impossible"):
-        um.infer(ASIA, sets[1], ["lung"], method=method)
+        MODEL.query(sets[1], ["lung"], method=method)
     with pytest.raises(EvidenceError, match=r"evidence set 2: .*did you mean 'lung'"):
-        um.infer(ASIA, [{}, ILL, {"lungs": "yes"}], method=method)
+        MODEL.query([{}, ILL, {"lungs": "yes"}], method=method)

@@ -254,3 +254,23 @@ def test_beta_out_of_range(capsys, model_file):
     code, _, err = run(capsys, "query", model_file, "--method", "hybrid", "--beta", "1.5")
     assert code == 2
     assert "between 0 and 1" in err
+
+
+def test_json_of_an_answer_that_failed_has_no_undefined_numbers(capsys, tmp_path):
+    """b is a, and c says that they differ: no sample is compatible."""
+    copy, differ = np.eye(2), np.array([[[1, 0], [0, 1]], [[0, 1], [1, 0]]], dtype=float)
+    net = um.Network([um.Variable(v) for v in "abc"], {"b": ["a"], "c": ["a", "b"]}, {"a": [0.5, 0.5], "b": copy, "c": differ})
+    um.save(net, tmp_path / "never.bif")
+    given = ("query", str(tmp_path / "never.bif"), "-e", "c=yes", "--method", "prior", "--samples", "2000", "--json")
+    code, out, _ = run(capsys, *given)
+    answer = json.loads(out, parse_constant=pytest.fail)
+    assert (code, answer["status"], answer["marginals"]["a"]) == (1, "failed", {"no": None, "yes": None})
+    code, out, _ = run(capsys, *given, "--joint", "a", "--joint", "b")
+    answer = json.loads(out, parse_constant=pytest.fail)
+    assert (code, answer["status"], answer["combinations"][0]["probability"]) == (1, "failed", None)
+
+
+def test_a_state_given_twice(capsys):
+    code, _, err = run(capsys, "query", "asia", "-e", "dysp=yes:1,yes:0.5")
+    assert code == 2
+    assert "has 'yes' twice" in err

@@ -218,11 +218,24 @@ def test_auto_samples_where_exact_would_take_long(monkeypatch):
     assert "auto tried lookahead" in found.attrs["message"]
 
 
+def test_auto_samples_where_the_seconds_do_not_suffice_for_all_combinations():
+    found = um.joint(ASIA, {"dysp": "yes"}, ["lung", "bronc"], seconds=1e-6)
+    assert found.attrs["method"] == "lookahead"
+    assert um.joint(ASIA, {"dysp": "yes"}, ["lung", "bronc"], method="exact", seconds=1e-6).attrs["method"] == "exact"
+
+
+@pytest.mark.parametrize("names", [np.array(["lung", "bronc"]), ("lung", "bronc"), iter(["lung", "bronc"])])
+def test_names_of_a_joint_in_any_form(names):
+    assert list(um.joint(ASIA, {"dysp": "yes"}, names).columns[:2]) == ["lung", "bronc"]
+
+
 @pytest.mark.parametrize(
     ("names", "options", "word"),
     [
         ([], {}, "list of different names"),
-        ("lung", {}, "list of different names"),
+        ("lung", {}, "must be a list of names, not the string 'lung'"),
+        (5, {}, "must be a list of names, not 5"),
+        (None, {}, "list of different names"),
         (["lung", "lung"], {}, "list of different names"),
         (["lungs"], {}, "did you mean 'lung'"),
         (["lung"], {"method": "um"}, "needs a trained model"),

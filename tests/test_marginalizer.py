@@ -21,12 +21,12 @@ def model():
 
 
 def test_observed_nodes_come_back_as_observed(model):
-    post = model.one_shot({"b": "None", "a": "yes", "c": 3}, None)
+    post = model.query({"b": "None", "a": "yes", "c": 3}, None, "um")
     assert post["b"] == {"NA": 0, "None": 1, "x": 0}
     assert post["a"] == {"no": 0, "yes": 1}
     assert post["c"]["3"] == 1
     assert post["one"] == {"only": 1}
-    free = model.one_shot(None, None)
+    free = model.query(None, None, "um")
     assert [v.name for v in free.variables] == list(NET.names)
     for p in free.probabilities:
         assert p.sum() == pytest.approx(1, abs=1e-6)
@@ -36,10 +36,10 @@ def test_observed_nodes_come_back_as_observed(model):
 
 
 def test_evidence_matters_and_targets_choose(model):
-    one, other = model.one_shot({"a": "no"}, ["c", "b"]), model.one_shot({"a": "yes"}, ["c", "b"])
+    one, other = model.query({"a": "no"}, ["c", "b"], "um"), model.query({"a": "yes"}, ["c", "b"], "um")
     assert [v.name for v in one.variables] == ["c", "b"]
     assert one["c"] != other["c"]
-    assert one["c"] == model.one_shot({"a": 0}, None)["c"]
+    assert one["c"] == model.query({"a": 0}, None, "um")["c"]
 
 
 def test_exact_is_exact(model):
@@ -47,15 +47,15 @@ def test_exact_is_exact(model):
 
 
 def test_virtual_evidence(model):
-    soft = model.one_shot({"a": [0.2, 0.6]}, None)
+    soft = model.query({"a": [0.2, 0.6]}, None, "um")
     assert soft["a"] not in ({"no": 0, "yes": 1}, {"no": 1, "yes": 0})  # a likelihood is not certain
     assert (
-        soft["c"] == model.one_shot({"a": {"no": 0.1, "yes": 0.3}}, None)["c"] == model.one_shot({"a": [1, 3]}, None)["c"]
+        soft["c"] == model.query({"a": {"no": 0.1, "yes": 0.3}}, None, "um")["c"] == model.query({"a": [1, 3]}, None, "um")["c"]
     )  # only ratios count
-    assert soft["c"] != model.one_shot({"a": [0.6, 0.2]}, None)["c"]
-    assert soft["c"] != model.one_shot(None, None)["c"]
-    assert model.one_shot({"a": [0, 0.5]}, None)["a"] == {"no": 0, "yes": 1}  # one state left
-    assert model.one_shot({"b": [0, 1, 1]}, None)["b"]["NA"] == 0  # what a likelihood rules out
+    assert soft["c"] != model.query({"a": [0.6, 0.2]}, None, "um")["c"]
+    assert soft["c"] != model.query(None, None, "um")["c"]
+    assert model.query({"a": [0, 0.5]}, None, "um")["a"] == {"no": 0, "yes": 1}  # one state left
+    assert model.query({"b": [0, 1, 1]}, None, "um")["b"]["NA"] == 0  # what a likelihood rules out
 
 
 def frame(rows: int) -> pd.DataFrame:
@@ -152,3 +152,23 @@ def test_predict_is_the_most_probable_state_of_each(model):
             call(table, "c")
         with pytest.raises(UsageError, match="no variable 'z'"):
             call(table, ["z"])
+
+
+@pytest.mark.parametrize("table", [{"a": ["yes"]}, [1, 2], None, np.zeros((2, 3))])
+def test_what_is_no_table(model, table):
+    with pytest.raises(UsageError, match="a table of evidence is a pandas DataFrame"):
+        model.predict_proba(table)
+
+
+def test_evidence_of_an_embedding_that_is_none(model):
+    with pytest.raises(EvidenceError, match="or a list of such, not int"):
+        model.embed(5)  # pyright: ignore[reportArgumentType]
+
+
+def test_a_list_of_evidence_sets_is_one_pass(model):
+    sets = [{"a": "yes"}, {}, {"a": [0.2, 0.6]}]
+    for found, evidence in zip(model.query(sets, ["c", "b"], "um"), sets, strict=True):
+        alone = model.query(evidence, ["c", "b"], "um")
+        np.testing.assert_allclose(np.concatenate(found.probabilities), np.concatenate(alone.probabilities), atol=1e-6)
+        assert (found.method, found.status, list(found)) == ("um", "ok", ["c", "b"])
+    assert model.query([], method="um") == []

@@ -1,5 +1,7 @@
 """A run from outside: budgets, exact step counts, a clean stop, and going on to the same weights."""
 
+import os
+
 import jax
 import numpy as np
 import pytest
@@ -204,6 +206,8 @@ def test_a_network_of_nodes_without_a_choice(monkeypatch, backend):
         {"preset": "papr"},
         {"hiden": (3,)},
         {"encoding": "prio"},
+        {"preset": ["paper"]},
+        {"residual": "abc"},
         {"batch": 100},
         {"seed": -1},
         {"seed": 1.5},
@@ -217,6 +221,28 @@ def test_mistakes_are_told_before_training(changes, monkeypatch, tmp_path):
     for path in (tmp_path, tmp_path / "nowhere" / "run.um"):
         with pytest.raises(FormatError, match="cannot be written"):
             um.train(ASIA, checkpoint=path)
+    with pytest.raises(UsageError, match="a checkpoint is the path of a file, not 5"):
+        um.train(ASIA, checkpoint=5)  # pyright: ignore[reportArgumentType]
+
+
+@pytest.mark.skipif(not os.path.isdir("/proc/self"), reason="no folder that takes no files")
+def test_a_folder_that_takes_no_files_is_told_before_training(monkeypatch):
+    """Whoever asks, the superuser too."""
+    monkeypatch.setattr(trainer, "_Run", None)
+    with pytest.raises(FormatError, match="cannot be written"):
+        um.train(ASIA, checkpoint="/proc/run.um")
+
+
+def test_what_cannot_be_written_is_not_lost(tmp_path, monkeypatch):
+    def full(*_):
+        raise FormatError("cannot be written: no space left on device", "run.um")
+
+    monkeypatch.setattr(trainer, "save_model", full)
+    monkeypatch.setattr(trainer, "CHECKPOINT_SECONDS", 0.0)
+    with pytest.warns(UserWarning, match="no space left on device; the training goes on"), pytest.raises(TrainingError) as e:
+        train(checkpoint=tmp_path / "run.um")
+    assert "the training is done, but" in str(e.value)
+    assert e.value.model.history["steps"] == STEPS
 
 
 def test_exact_labels_need_small_cliques():

@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import tempfile
 from collections.abc import Callable, Mapping
 from os import PathLike
 from typing import Any, TypeVar, cast
@@ -38,6 +39,7 @@ Module = TypeVar("Module", Trunk, Student)
 
 VERSION, READABLE = 3, (1, 2, 3)  # 1: the message head did not start from belief propagation; up to 2: norms had weights
 MAX_BYTES = 2**34  # the largest model that is written or read: the default preset on 10,000 nodes takes a hundredth in training
+TRIED = 1 << 12  # bytes that are written to see whether a folder takes files
 MASKS = {c.__name__: c for c in (masking.UniformRate, masking.LogUniformRate, masking.Fixed, masking.Rates)} | {
     c.__name__: c for c in (masking.Among, masking.Prefix, masking.Mixture)
 }
@@ -116,8 +118,14 @@ def check_writable(path: str | PathLike[str]) -> None:
         reason = "is a directory"
     elif not os.path.isdir(folder):
         reason = f"there is no folder {folder}"
-    elif not os.access(folder, os.W_OK) or (os.path.exists(target) and not os.access(target, os.W_OK)):
+    elif os.path.exists(target) and not os.access(target, os.W_OK):
         reason = "permission denied"
+    elif not os.path.exists(target) or os.path.isfile(target):
+        try:  # as it will be written, in a file beside it: not every folder that may be written to takes files
+            with tempfile.TemporaryFile(dir=folder) as f:
+                f.write(bytes(TRIED))
+        except OSError as e:
+            reason = (e.strerror or str(e)).lower()
     if reason:
         raise FormatError(f"cannot be written: {reason}", path)
 

@@ -67,7 +67,7 @@ class TooExpensiveError(UnimargError):
 
 
 class TrainingError(UnimargError):
-    """Training diverged; ``model`` has the last good weights."""
+    """Training diverged, or its result could not be written; ``model`` has the last good weights."""
 
     def __init__(self, message: str, model: object):
         super().__init__(message)

@@ -43,11 +43,9 @@ def exact(
     started = time.perf_counter()
     if not memory > 0:
         raise UsageError(f"memory must be a positive number of bytes, not {memory!r}")
-    if isinstance(targets, str):
-        raise UsageError(f"targets must be a list of names, not the string {targets!r}")
     net = as_network(net)
     found = parse_evidence(net, evidence)
-    wanted = list(range(len(net))) if targets is None else [net.find(t) for t in targets]
+    wanted = net.find_all(targets)
     log_p, answers = exact_marginals(net, found, wanted, memory)
     seconds = time.perf_counter() - started
     return Posterior.exact([net.variables[i] for i in wanted], [answers[i] for i in wanted], log_p, seconds)

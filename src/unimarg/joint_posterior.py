@@ -20,7 +20,7 @@ import jax
 import numpy as np
 
 from unimarg.counter import key_from_seed
-from unimarg.errors import ImpossibleEvidenceError, SamplingError, TooExpensiveError, UsageError, closest, whole_number
+from unimarg.errors import ImpossibleEvidenceError, SamplingError, TooExpensiveError, UsageError, whole_number
 from unimarg.exact import DEFAULT_MEMORY, exact
 from unimarg.formats.interop import AnyNetwork, as_network
 from unimarg.importance import DEFAULT_SAMPLES, ENOUGH, MISSES, Drawn, Estimator, Weighted, chunk_size, first_sample
@@ -47,10 +47,11 @@ def sample_posterior(
     net: AnyNetwork,
     evidence: Mapping[str, object] | None = None,
     n: int = 1000,
-    targets: Sequence[str] | None = None,
     method: str = "auto",
     weighted: bool | None = None,
     seed: int = 0,
+    *,
+    targets: Sequence[str] | None = None,
     **options: Any,
 ) -> Any:
     """n samples of the joint posterior: a DataFrame of state labels, a column for each target (all variables if None).
@@ -223,11 +224,9 @@ def joint_table(net: Network, model: Marginalizer | None, evidence: Any, names: 
     check(method, model, options)
     if method == "um":
         raise UsageError("one pass of the network gives marginals of single variables: choose another method")
-    if isinstance(names, str) or not names or len(set(names)) < len(names):
+    names = [net.names[i] for i in net.find_all([] if names is None else names, "the variables of a joint marginal")]
+    if not names or len(set(names)) < len(names):
         raise UsageError(f"a joint marginal needs a list of different names, not {names!r}")
-    for name in names:
-        if name not in net.index:
-            raise UsageError(f"there is no variable {name!r}; {closest(name, net.names)}")
     cards = [net.variables[net.index[name]].card for name in names]
     if math.prod(cards) > MOST_COMBINATIONS:
         raise UsageError(
@@ -237,13 +236,16 @@ def joint_table(net: Network, model: Marginalizer | None, evidence: Any, names: 
     quick = method == "auto" and math.prod(cards) // max(cards) <= QUICK_CALLS and asked.small()
     if method == "exact" or quick:
         try:
-            return _exact_joint(asked, names, EXACT_MEMORY if quick else DEFAULT_MEMORY)
+            found = _exact_joint(asked, names, *((EXACT_MEMORY, asked.limits.seconds / 2) if quick else (DEFAULT_MEMORY, math.inf)))
         except TooExpensiveError:
             if not quick:
                 raise
+            found = None
+        if found is not None:
+            return found
     name, estimator, tried = _proposal(asked, method)
     counting = Combinations(estimator, cards)
-    counting.run(asked.limits, asked.options.seed, progress=asked.options.progress)
+    asked.run(counting)
     status, message = counting.status(asked.limits)
     mean, error = counting.moments()
     total = counting.total
@@ -260,10 +262,10 @@ def joint_table(net: Network, model: Marginalizer | None, evidence: Any, names: 
     return _table(asked, names, mean[0], error[0], facts)
 
 
-def _exact_joint(asked: Asked, names: Sequence[str], memory: float) -> pd.DataFrame:
+def _exact_joint(asked: Asked, names: Sequence[str], memory: float, patience: float) -> pd.DataFrame | None:
     """By the chain rule: P(x_1 .. x_m, e) = P(x_1 .. x_{m-1}, e) P(x_m | x_1 .. x_{m-1}, e), m the one with the most states.
 
-    What is known of the variables themselves is a factor that multiplies each combination.
+    What is known of the variables themselves is a factor that multiplies each combination. None if it takes more than ``patience`` seconds.
     """
     net, query = asked.net, asked.query
     rest = {name: value for name, value in (asked.given or {}).items() if name not in names}
@@ -279,6 +281,8 @@ def _exact_joint(asked: Asked, names: Sequence[str], memory: float) -> pd.DataFr
         likelihood = sum(log_l[name][k] for name, k in zip(others, states, strict=True))
         if likelihood == -np.inf:
             continue
+        if asked.seconds() > patience:
+            return None
         try:
             found = exact(net, rest | {n: variables[n].states[k] for n, k in zip(others, states, strict=True)}, [last], memory=memory)
         except ImpossibleEvidenceError:

@@ -100,10 +100,11 @@ class Marginalizer:
         self,
         evidence: Mapping[str, object] | None = None,
         n: int = 1000,
-        targets: Sequence[str] | None = None,
         method: str = "auto",
         weighted: bool | None = None,
         seed: int = 0,
+        *,
+        targets: Sequence[str] | None = None,
         **options: Any,
     ) -> Any:
         """Samples of the joint posterior, as ``unimarg.sample_posterior``; any proposal of ``query`` may draw them.
@@ -132,11 +133,23 @@ class Marginalizer:
         plain = not self.recipe.architecture.residual and len(self.recipe.architecture.hidden) == 1 and not self.recipe.rounds
         return plain or self.student is not None
 
-    def one_shot(self, evidence: Mapping[str, object] | None, targets: Sequence[str] | None) -> Posterior:
+    def one_shot(self, evidence: Evidence, nodes: Sequence[int]) -> Posterior:
         """``query`` by one forward pass."""
         start = time.perf_counter()
-        nodes = self._nodes(targets)
-        row = self.marginals([parse_evidence(self.net, evidence)])[0]
+        return self._without_error(self.marginals([evidence])[0], nodes, time.perf_counter() - start)
+
+    def one_shots(self, evidence: Sequence[Evidence], nodes: Sequence[int]) -> list[Posterior]:
+        """Many queries by one forward pass; an impossible one fails alone."""
+        start = time.perf_counter()
+        rows, contradiction = self.answers(evidence)
+        seconds = (time.perf_counter() - start) / max(len(rows), 1)
+        variables = [self.net.variables[i] for i in nodes]
+        return [
+            self._without_error(row, nodes, seconds) if c < 0 else Posterior.failed(variables, "um", self._impossible(c), seconds)
+            for row, c in zip(rows, contradiction.tolist(), strict=True)
+        ]
+
+    def _without_error(self, row: Floats, nodes: Sequence[int], seconds: float) -> Posterior:
         edges = np.cumsum([0, *self.net.cards])
         unknown = float("nan")
         return Posterior(
@@ -150,7 +163,7 @@ class Marginalizer:
             samples=0,
             method="um",
             status="ok",
-            seconds=time.perf_counter() - start,
+            seconds=seconds,
             message="one forward pass, without an error of its own",
         )
 
@@ -188,9 +201,10 @@ class Marginalizer:
         if (contradiction >= 0).any():
             row = int(np.argmax(contradiction >= 0))
             where = f"row {row}: " if len(contradiction) > 1 else ""
-            raise ImpossibleEvidenceError(
-                f"{where}the evidence is impossible: it leaves no state for {self.net.names[contradiction[row]]!r}"
-            )
+            raise ImpossibleEvidenceError(where + self._impossible(int(contradiction[row])))
+
+    def _impossible(self, node: int) -> str:
+        return f"the evidence is impossible: it leaves no state for {self.net.names[node]!r}"
 
     def messages(self, evidence: Evidence) -> Floats:
         """lambda_i(k), ``[nodes, card]``, 0 for the first states."""
@@ -213,7 +227,7 @@ class Marginalizer:
 
         from unimarg.tables import states_from_frame
 
-        nodes = self._nodes(targets)
+        nodes = self.net.find_all(targets)
         found = self.marginals_of_states(states_from_frame(self.net, frame), rule_out)
         columns = [(self.net.names[i], s) for i in nodes for s in self.net.variables[i].states]
         index = pd.MultiIndex.from_tuples(columns, names=["variable", "state"])
@@ -225,17 +239,12 @@ class Marginalizer:
 
         from unimarg.tables import states_from_frame
 
-        nodes = self._nodes(targets)
+        nodes = self.net.find_all(targets)
         found = self.marginals_of_states(states_from_frame(self.net, frame))
         best = {
             self.net.names[i]: np.array(self.net.variables[i].states, dtype=object)[found[:, self.slots([i])].argmax(axis=1)] for i in nodes
         }
         return pd.DataFrame(best, index=frame.index)
-
-    def _nodes(self, targets: Sequence[str] | None) -> list[int]:
-        if isinstance(targets, str):
-            raise UsageError(f"targets must be a list of names, not the string {targets!r}")
-        return list(range(len(self.net))) if targets is None else [self.net.find(name) for name in targets]
 
     def slots(self, nodes: Sequence[int]) -> np.ndarray:
         """Where the states of some nodes are, when those of all lie side by side."""
@@ -265,6 +274,8 @@ class Marginalizer:
     def embed(self, evidence: Mapping[str, object] | Iterable[Mapping[str, object]] | None) -> np.ndarray:
         """The trunk's last hidden layer, ``[width]`` or ``[rows, width]``: features for learning downstream."""
         single = evidence is None or isinstance(evidence, Mapping)
+        if not single and not isinstance(evidence, Iterable):
+            raise EvidenceError(f"evidence must be a mapping from variable to state, or a list of such, not {type(evidence).__name__}")
         rows: list[Any] = [evidence] if single else list(evidence)  # pyright: ignore[reportArgumentType]
         (out,) = self._forward(*self.arrays([parse_evidence(self.net, e) for e in rows]), output="features")
         return out[0] if single else out

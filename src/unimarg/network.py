@@ -9,7 +9,7 @@ index is always smaller than its child's.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
@@ -167,9 +167,17 @@ class Network:
 
     def find(self, name: str) -> int:
         """The index of a variable, or an error that suggests the closest name."""
-        if name not in self.index:
-            raise UsageError(f"there is no variable {name!r}; {closest(name, self.names)}")
+        if not isinstance(name, str) or name not in self.index:
+            raise UsageError(f"there is no variable {name!r}; {closest(str(name), self.names)}")
         return self.index[name]
+
+    def find_all(self, names: Iterable[str] | None, what: str = "targets") -> list[int]:
+        """The indices of some variables, of all if None; ``what`` they are to the user."""
+        if names is None:
+            return list(range(len(self)))
+        if isinstance(names, str) or not isinstance(names, Iterable):
+            raise UsageError(f"{what} must be a list of names, not {'the string ' if isinstance(names, str) else ''}{names!r}")
+        return [self.find(name) for name in names]
 
     def log_probability(self, states: Ints) -> Floats:
         """log P(x) in float64 for complete states ``[n, nodes]``: the slow reference."""

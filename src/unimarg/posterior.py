@@ -113,7 +113,7 @@ class Posterior(Mapping[str, dict[str, float]]):
             "k_hat": number(self.k_hat),
             "samples": self.samples,
             "seconds": self.seconds,
-            "marginals": {n: self[n] for n in self},
+            "marginals": {n: {s: number(p) for s, p in self[n].items()} for n in self},
             "std_errors": {n: {s: number(e) for s, e in self.error(n).items()} for n in self},
         }
 

@@ -72,7 +72,7 @@ LABELS = ("sample", "soft", "exact", "auto")
 
 def recipe(net: Network, preset: str = "default", mask: Mask | None = None, **changes: Any) -> Recipe:
     """A preset for a network, with changes: fields of ``Recipe`` or of ``Architecture`` by name."""
-    if preset not in PRESETS:
+    if not isinstance(preset, str) or preset not in PRESETS:
         raise UsageError(f"there is no preset {preset!r}; {closest(preset, PRESETS)}")
     made = PRESETS[preset](net)
     for name in changes:

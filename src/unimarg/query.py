@@ -66,6 +66,8 @@ class Options:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "seed", whole_number(self.seed, "a seed", 0, 2**64 - 1))
+        if not isinstance(self.structure, bool | np.bool_):
+            raise UsageError(f"structure must be True or False, not {self.structure!r}")
 
     def limits(self) -> Limits:
         samples = DEFAULT_SAMPLES if self.samples is None else whole_number(self.samples, "the number of samples", 1, MAX_SAMPLES)
@@ -123,9 +125,13 @@ def answer(net: Network, model: Marginalizer | None, evidence: Any, targets: Seq
     check(method, model, options)
     made = Options(**options)
     made.limits()
+    targets = None if targets is None else [net.names[i] for i in net.find_all(targets)]
     if evidence is None or isinstance(evidence, Mapping) or not isinstance(evidence, Iterable):
         return Asked(net, model, evidence, targets, made).by(method)
     asked = [_one_of_several(net, model, number, e, targets, made) for number, e in enumerate(evidence)]
+    if method == "um":
+        assert model is not None
+        return model.one_shots([a.query.evidence for a in asked], net.find_all(asked[0].names) if asked else [])
     with ThreadPoolExecutor() as pool:  # preparing one while another is sampled
         return list(pool.map(lambda a: a.by_or_failed(method), asked))
 
@@ -146,6 +152,8 @@ def check(method: str, model: Marginalizer | None, options: Mapping[str, Any]) -
     for name in options:
         if name not in Options.__dataclass_fields__:
             raise UsageError(f"there is no option {name!r}; {closest(name, list(Options.__dataclass_fields__))}")
+    if method != "hybrid" and options.get("beta") is not None:
+        raise UsageError(f"beta is for the method 'hybrid', and this is {method!r}")
 
 
 class Asked:
@@ -155,11 +163,9 @@ class Asked:
         self, net: Network, model: Marginalizer | None, evidence: Any, targets: Sequence[str] | None, options: Options, every: bool = False
     ):
         self.began = time.perf_counter()
-        if isinstance(targets, str):
-            raise UsageError(f"targets must be a list of names, not the string {targets!r}")
         self.net, self.model, self.options = net, model, options
-        self.given, self.names = evidence, targets
-        nodes = range(len(net)) if targets is None else [net.find(t) for t in targets]
+        nodes = net.find_all(targets)
+        self.given, self.names = evidence, None if targets is None else [net.names[i] for i in nodes]
         self.query = Query.make(net, parse_evidence(net, evidence), tuple(nodes), every)
         self.frame: Frame = frame_of(net)
         self.limits = options.limits()
@@ -171,7 +177,7 @@ class Asked:
             return self._exact()
         if method == "um":
             assert self.model is not None
-            return self.model.one_shot(self.given, self.names)
+            return self.model.one_shot(self.query.evidence, self.query.targets)
         if method == "auto" and self.small():
             try:
                 return self._exact(EXACT_MEMORY)
@@ -180,7 +186,7 @@ class Asked:
         self.rule_out()
         if method == "auto":
             return self._auto()
-        found = self._sampled(method).posterior(method, self.limits, self._seconds())
+        found = self._sampled(method).posterior(method, self.limits, self.seconds())
         return replace(found, message="; ".join(m for m in (found.message, self.note) if m))
 
     def by_or_failed(self, method: str) -> Posterior:
@@ -188,9 +194,9 @@ class Asked:
         try:
             return self.by(method)
         except (ImpossibleEvidenceError, TooExpensiveError) as e:
-            return Posterior.failed([self.net.variables[t] for t in self.query.targets], method, str(e), self._seconds())
+            return Posterior.failed([self.net.variables[t] for t in self.query.targets], method, str(e), self.seconds())
 
-    def _seconds(self) -> float:
+    def seconds(self) -> float:
         return time.perf_counter() - self.began
 
     # --- exact
@@ -222,12 +228,13 @@ class Asked:
 
     def _sampled(self, method: str, limits: Limits | None = None) -> Estimator:
         estimator = self.estimator(method)
-        self._run(estimator, limits or self.limits)
+        self.run(estimator, limits)
         return estimator
 
-    def _run(self, estimator: Estimator, limits: Limits) -> None:
+    def run(self, estimator: Estimator, limits: Limits | None = None) -> None:
         """Within what is left of the seconds."""
-        left = replace(limits, seconds=limits.seconds - self._seconds())
+        limits = limits or self.limits
+        left = replace(limits, seconds=limits.seconds - self.seconds())
         estimator.run(left, self.options.seed, progress=self.options.progress)
 
     def estimator(self, method: str) -> Estimator:
@@ -235,7 +242,7 @@ class Asked:
         frame, query, options = self.frame, self.query, self.options
         if method == "adaptive":
             draft = lookahead(frame, query)
-            given, self.spent = adapt(draft, options.seed, self.limits.seconds - self._seconds())
+            given, self.spent = adapt(draft, options.seed, self.limits.seconds - self.seconds())
             return Estimator(frame, query, given, sampler(frame, given, options.structure), self.spent, ranges=draft.ranges)
         if method == "sequential":
             from unimarg.proposals.sequential import sequential
@@ -281,8 +288,8 @@ class Asked:
 
     def _auto(self) -> Posterior:
         method, estimator, tried = self.best()
-        self._run(estimator, self.limits)
-        found = estimator.posterior(method, self.limits, self._seconds())
+        self.run(estimator)
+        found = estimator.posterior(method, self.limits, self.seconds())
         return replace(found, message="; ".join(m for m in (found.message, tried) if m))
 
     def best(self) -> tuple[str, Estimator, str]:
@@ -320,7 +327,7 @@ class Asked:
             drawn += pilot.total.samples
             if best is None or share > best[0]:
                 best = (share, method, pilot)
-            if share >= POOR or self._seconds() > self.limits.seconds:
+            if share >= POOR or self.seconds() > self.limits.seconds:
                 break
         assert best is not None
         self.spent += drawn - best[2].total.samples  # pilots that are not used

@@ -105,9 +105,7 @@ def _entropy(p: Floats) -> Floats:
 
 
 def _nodes(net: Network, names: Sequence[str], what: str) -> list[int]:
-    if isinstance(names, str):
-        raise UsageError(f"{what} must be a list of names, not the string {names!r}")
-    return list(dict.fromkeys(net.find(name) for name in names))
+    return list(dict.fromkeys(net.find_all(names, what)))
 
 
 def _prices(net: Network, costs: Mapping[str, float] | None) -> dict[int, float]:

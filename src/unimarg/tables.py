@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 def states_from_frame(net: Network, frame: pd.DataFrame) -> np.ndarray:
     """States ``[rows, nodes]``, -1 where a cell is empty or a variable has no column."""
+    if not hasattr(frame, "columns"):
+        raise UsageError(f"a table of evidence is a pandas DataFrame with a column for each variable, not {type(frame).__name__}")
     dtype = np.int8 if net.cards.max() < 127 else np.int32
     states = np.full((len(frame), len(net)), -1, dtype=dtype)
     for name in frame.columns:

@@ -10,6 +10,7 @@ import itertools
 import math
 import re
 import time
+import warnings
 from collections.abc import Callable
 from os import PathLike
 from typing import Any, NamedTuple
@@ -23,7 +24,7 @@ from unimarg.checkpoint import check_writable, load_state, save_model, unfinishe
 from unimarg.compiled import sample_chunks
 from unimarg.counter import key_from_seed
 from unimarg.encoding import inputs
-from unimarg.errors import TrainingError, UsageError, whole_number
+from unimarg.errors import FormatError, TrainingError, UsageError, whole_number
 from unimarg.evaluation import errors, evidence_sets, references
 from unimarg.formats.interop import AnyNetwork, as_network
 from unimarg.layout import compile_network, power_of_two
@@ -110,6 +111,8 @@ def train(
     if resume and checkpoint is None:
         raise UsageError("resume needs a checkpoint to go on from")
     if checkpoint is not None:
+        if not isinstance(checkpoint, str | PathLike):
+            raise UsageError(f"a checkpoint is the path of a file, not {checkpoint!r}")
         check_writable(checkpoint)
         run = None if resume else unfinished(checkpoint)
         if run:
@@ -189,7 +192,10 @@ class _Run:
         state, finished = self._loop(given._replace(steps=jnp.int32(steps)), state, steps)
         model = self._model(state, steps)
         if self.path:
-            save_model(model, self.path, None if finished else state)
+            try:
+                save_model(model, self.path, None if finished else state)
+            except FormatError as e:
+                raise TrainingError(f"the training is done, but {e}", model) from e
         return model
 
     def _calibrate(self, given: Given, state: State) -> int:
@@ -228,8 +234,11 @@ class _Run:
                     held_out = self.held_out.measured[-1][1] if self.held_out else None
                     self.progress(Progress(int(state.step), steps, loss, rate, now - self.start, held_out))
                 if self.path and now - saved > CHECKPOINT_SECONDS:
-                    save_model(self._model(state, steps), self.path, state)
                     saved = now
+                    try:
+                        save_model(self._model(state, steps), self.path, state)
+                    except FormatError as e:  # a full disk may have room again at the end
+                        warnings.warn(f"{e}; the training goes on", stacklevel=2)
         except KeyboardInterrupt:
             return state, False
         return state, True

@@ -46,6 +46,9 @@ class Architecture:
         object.__setattr__(self, "heads", tuple(self.heads))
         if self.heads not in (HEADS[:1], HEADS):
             raise UsageError(f"heads must be {HEADS[:1]} or {HEADS}, not {self.heads!r}")
+        for name in ("residual", "from_prior"):
+            if not isinstance(getattr(self, name), bool):
+                raise UsageError(f"{name} must be true or false, not {getattr(self, name)!r}")
         if self.residual and len(set(self.hidden)) > 1:
             raise UsageError(f"a residual trunk needs blocks of one width, not {self.hidden!r}")
         if not isinstance(self.dropout, Real) or not 0 <= self.dropout < 1:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -107,8 +108,15 @@ def _finding(net: Network, text: str) -> tuple[str, Any]:
     likelihood: dict[str, float] = {}
     for part in value.split(","):
         state, _, number = part.rpartition(":")
+        if state in likelihood:
+            raise EvidenceError(f"the likelihood of {name!r} has {state!r} twice: {value!r}")
         try:
             likelihood[state] = float(number)
         except ValueError:
             raise EvidenceError(f"the likelihood of {name!r} is given as state:number,state:number, not {value!r}") from None
     return name, likelihood
+
+
+def finite(record: Mapping[Any, Any]) -> dict[str, Any]:
+    """Ready for JSON, which has no infinite or undefined numbers."""
+    return {str(k): None if isinstance(v, float) and not math.isfinite(v) else v for k, v in record.items()}

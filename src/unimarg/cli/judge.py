@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from unimarg.cli.common import JsonOption, ModelArgument, SeedOption, app, model_of, network_of
+from unimarg.cli.common import JsonOption, ModelArgument, SeedOption, app, finite, model_of, network_of
 from unimarg.errors import UsageError, closest
 
 if TYPE_CHECKING:
@@ -86,8 +85,8 @@ def _show_comparison(table: pd.DataFrame, as_json: bool) -> None:
     if not as_json:
         terminal.console().print(terminal.summary(found))
         return terminal.console().print(*remarks, sep="\n", markup=False)
-    finite = [{k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in row.items()} for row in found.to_dict("records")]
-    return print(json.dumps({"summary": finite, "remarks": remarks}, indent=2))
+    rows = [finite(row) for row in found.to_dict("records")]
+    return print(json.dumps({"summary": rows, "remarks": remarks}, indent=2))
 
 
 EXPERIMENTS = ("table1", "figure1", "table2", "appendix-b")

@@ -3,14 +3,24 @@
 from __future__ import annotations
 
 import json
-import math
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from unimarg.cli.common import CaseOption, EvidenceOption, JsonOption, ModelArgument, SeedOption, app, findings_of, model_of, network_of
+from unimarg.cli.common import (
+    CaseOption,
+    EvidenceOption,
+    JsonOption,
+    ModelArgument,
+    SeedOption,
+    app,
+    findings_of,
+    finite,
+    model_of,
+    network_of,
+)
 from unimarg.errors import UsageError
 
 if TYPE_CHECKING:
@@ -147,7 +157,7 @@ def _query_marginals(
 
         save_posterior(post, shown, plot)
     if as_json:
-        print(json.dumps(post.to_dict() | {"evidence": findings, "seed": options["seed"]}, indent=2))
+        print(json.dumps(post.to_dict() | {"evidence": findings, "seed": options["seed"]}, indent=2, allow_nan=False))
     else:
         terminal.console().print(terminal.bars(post, shown), terminal.trust(post), sep="\n")
     _distrust(post.status)
@@ -168,9 +178,9 @@ def _query_joint(
     ask: Any = source.joint if isinstance(source, Marginalizer) else partial(joint, source)
     with terminal.sampling_bar(options["samples"], options["seconds"]) as progress:
         frame = ask(findings, names, method=method, progress=progress, **options)
-    facts = {str(k): v if not isinstance(v, float) or math.isfinite(v) else None for k, v in frame.attrs.items()}
     if as_json:
-        print(json.dumps({**facts, "combinations": frame.to_dict("records"), "evidence": findings}, indent=2, allow_nan=False))
+        combinations = [finite(row) for row in frame.to_dict("records")]
+        print(json.dumps({**finite(frame.attrs), "combinations": combinations, "evidence": findings}, indent=2, allow_nan=False))
     else:
         terminal.console().print(terminal.combinations(frame), terminal.trust_line(frame.attrs), sep="\n")
     _distrust(str(frame.attrs["status"]))
@@ -198,8 +208,6 @@ def _query_explain(source: Network | Marginalizer, findings: dict[str, Any], nam
 
     table = source.explain(findings, name) if isinstance(source, Marginalizer) else explain(source, findings, name)
     if as_json:
-        rows = [
-            {k: v if not isinstance(v, float) or math.isfinite(v) else None for k, v in row.items()} for row in table.to_dict("records")
-        ]
+        rows = [finite(row) for row in table.to_dict("records")]
         return print(json.dumps({**table.attrs, "findings": rows, "evidence": findings}, indent=2))
     return terminal.console().print(terminal.influence(table))

@@ -107,7 +107,7 @@ class _Sweep:
         self.draft.sequence = [links.get(v, v) for v in self.sequence if v < n or v in links]
         self._edges()
         if self.exact:
-            self.draft.ranges = {v: range_over_rows(normalised(q[over_states(q) > 0])) for v, q in self.products.items()}
+            self.draft.ranges = {v: _range(q) for v, q in self.products.items()}
 
     def _room(self) -> int:
         """Entries of the next table: an equal share of one half, and something of all that is spare.
@@ -365,6 +365,12 @@ class _Sweep:
 def _varies(square: float, most: float) -> bool:
     """Whether a factor of mean 1 says anything, or is large for something rare, which would be drawn too seldom without it."""
     return square > 1 + NEGLIGIBLE[0] or most > 1 + NEGLIGIBLE[1]
+
+
+def _range(q: Floats) -> Floats:
+    """How far a conditional varies over what was drawn before, as far as that is possible; ``q`` up to a factor for each row."""
+    rows = q[over_states(q) > 0]
+    return range_over_rows(normalised(rows)) if len(rows) else np.zeros(q.shape[-1])
 
 
 def _link(effect: Floats, start: Floats | None) -> Floats:
