@@ -35,7 +35,7 @@ def truths(name: str, net: Network, path: str | None) -> dict[str, tuple[np.ndar
     """Evidence sets and their marginals, for each family."""
     if path is None:
         sets = {family: evidence_sets(net, family, SETS, SEED) for family in ("random", "leaves")}
-        return {family: (evidence, references(net, evidence)) for family, evidence in sets.items()}
+        return {family: (evidence, references(net, evidence)[0]) for family, evidence in sets.items()}
     stored = np.load(path)
     families = [f for f in ("random", "leaves", "clinical") if f"{name}.{f}.truth" in stored]
     return {f: (stored[f"{name}.{f}.evidence"].astype(np.int64), stored[f"{name}.{f}.truth"]) for f in families}

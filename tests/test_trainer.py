@@ -1,6 +1,7 @@
 """A run from outside: budgets, exact step counts, a clean stop, and going on to the same weights."""
 
 import os
+import sys
 
 import jax
 import numpy as np
@@ -8,7 +9,8 @@ import pytest
 
 import unimarg as um
 from models import ASIA, CALL, OPTIONS, STEPS, same, train
-from unimarg import trainer, training
+from unimarg import evaluation, trainer, training
+from unimarg.cli.inspect import model_facts
 from unimarg.errors import FormatError, TrainingError, UsageError
 from unimarg.masking import Fixed
 from unimarg.presets import recipe
@@ -263,6 +265,24 @@ def test_estimated_priors():
     net = um.Network([um.Variable("a", ("x", "y"))], {}, {"a": [1.0, 0.0]})
     (floored,) = estimate_priors(net, 0)
     assert 0 < floored[1] < 1 / n  # never zero
+
+
+def test_held_out_sets_out_of_reach_of_exact_inference_have_sampled_references(monkeypatch):
+    def too_expensive(*_, **__):
+        raise um.TooExpensiveError("no", 1e30)
+
+    monkeypatch.setattr("unimarg.evaluation.make_teacher", lambda *_: None)
+    evidence = evaluation.evidence_sets(ASIA, "random", 4, 3)
+    exact, none = evaluation.references(ASIA, evidence)
+    assert none == 0.0
+    monkeypatch.setattr(sys.modules["unimarg.exact"], "exact", too_expensive)
+    monkeypatch.setattr("unimarg.query.Asked.small", lambda self: False)
+    sampled, error = evaluation.references(ASIA, evidence)
+    assert 0 < error < 0.001
+    assert 0 < np.abs(sampled - exact).max() < 5 * evaluation.LONG_RUN_ERROR
+    model = train(held_out=2)
+    assert 0 < model.history["held_out_reference_error"] < 0.001
+    assert model_facts(model)["held_out_reference_error"] == model.history["held_out_reference_error"]
 
 
 def test_held_out_errors_are_told_and_kept_and_change_nothing(whole, monkeypatch):

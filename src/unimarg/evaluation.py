@@ -15,9 +15,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from unimarg.compiled import sample, sample_chunks
-from unimarg.errors import UsageError, closest, whole_number
+from unimarg.errors import TooExpensiveError, UsageError, closest, whole_number
 from unimarg.masking import leaves
-from unimarg.network import Ints, Network
+from unimarg.network import Floats, Ints, Network
 from unimarg.teacher import make_teacher
 
 FAMILIES = ("random", "uniform", "leaves", "clinical")
@@ -26,6 +26,7 @@ LEAVES = 8
 POOL = 64  # samples among which the rarest states are sought
 CLIQUES, CLIQUES_ACCELERATED = 1 << 14, 1 << 24  # entries up to which many sets are computed together
 TOGETHER = 1 << 26  # entries times sets
+LONG_RUN, LONG_RUN_ERROR = 1 << 18, 0.001  # samples of a reference that is not exact, and the largest error at which fewer will do
 
 
 def evidence_sets(net: Network, family: str, count: int, seed: int) -> Ints:
@@ -72,14 +73,17 @@ def _clinical(net: Network, states: Ints, rng: np.random.Generator) -> Ints:
     return out
 
 
-def references(net: Network, evidence: Ints) -> np.ndarray:
-    """Exact marginals ``[sets, states]``: all sets at once where the cliques are small, else one by one."""
+def references(net: Network, evidence: Ints) -> tuple[np.ndarray, float]:
+    """Marginals ``[sets, states]`` and their mean standard error.
+
+    Exact, all sets at once where the cliques are small, else one by one; where that is out of reach, by importance sampling.
+    """
     teacher = make_teacher(net, CLIQUES if jax.default_backend() == "cpu" else CLIQUES_ACCELERATED)
     if teacher is None:
-        from unimarg.exact import exact
-
-        given = ({net.names[i]: int(k) for i, k in enumerate(row) if k >= 0} for row in evidence)
-        return np.stack([np.concatenate(exact(net, e).probabilities) for e in given])
+        found = [_reference(net, {net.names[i]: int(k) for i, k in enumerate(row) if k >= 0}) for row in evidence]
+        truth, error = (np.stack([np.concatenate(parts) for parts in many]) for many in zip(*found, strict=True))
+        hidden = np.repeat(evidence < 0, net.cards, axis=1)
+        return truth, float(error[hidden].mean()) if hidden.any() else 0.0
     marginals = jax.jit(teacher.marginals)
     size = min(len(evidence), max(1, int(TOGETHER / teacher.entries)))
     pieces = []
@@ -87,7 +91,19 @@ def references(net: Network, evidence: Ints) -> np.ndarray:
         part = np.resize(evidence[first : first + size], (size, len(net)))  # the last one filled up: one program for all
         likelihoods = [jnp.asarray((part[:, i] == np.arange(k)[:, None]) | (part[:, i] < 0), jnp.float32) for i, k in enumerate(net.cards)]
         pieces.append(np.concatenate([np.asarray(m) for m in marginals(likelihoods)]).T)
-    return np.concatenate(pieces)[: len(evidence)]
+    return np.concatenate(pieces)[: len(evidence)], 0.0
+
+
+def _reference(net: Network, evidence: dict[str, int]) -> tuple[tuple[Floats, ...], tuple[Floats, ...]]:
+    """Marginals and standard errors of one set."""
+    from unimarg.exact import exact
+    from unimarg.query import infer
+
+    try:
+        found = exact(net, evidence)
+    except TooExpensiveError:
+        found = infer(net, evidence, samples=LONG_RUN, target_error=LONG_RUN_ERROR)
+    return found.probabilities, found.std_errors
 
 
 def errors(estimate: np.ndarray, truth: np.ndarray, evidence: Ints, net: Network) -> tuple[np.ndarray, np.ndarray]:

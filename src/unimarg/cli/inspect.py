@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -87,10 +88,16 @@ def model_facts(model: Marginalizer) -> dict[str, Any]:
         "training_samples": history.get("samples"),
         "training_seconds": history.get("seconds"),
         "loss": history.get("loss"),
-        **({"held_out_error": history["held_out"][-1][1]} if history.get("held_out") else {}),
+        **(_held_out(history) if history.get("held_out") else {}),
         "seed": history.get("seed"),
         "finished": history.get("steps") == history.get("planned_steps"),
     }
+
+
+def _held_out(history: Mapping[str, Any]) -> dict[str, Any]:
+    """The last error, and that of the references it was measured by where they are sampled."""
+    error = history.get("held_out_reference_error")
+    return {"held_out_error": history["held_out"][-1][1]} | ({"held_out_reference_error": error} if error else {})
 
 
 @app.command()

@@ -28,7 +28,8 @@ def train(
         list[str] | None, typer.Option("--observable", help="A variable that can be observed; any if not given. Repeatable.")
     ] = None,
     held_out: Annotated[
-        int, typer.Option("--held-out", metavar="SETS", help="Evidence sets with exact answers on which progress shows the error.")
+        int,
+        typer.Option("--held-out", metavar="SETS", help="Evidence sets, exactly answered or by a long run, for the error in progress."),
     ] = 0,
     option: Annotated[
         list[str] | None,
