@@ -105,6 +105,17 @@ def test_where_weights_are_known_to_be_equal_they_are_and_errors_hold(seed):
         assert (np.abs(p - q) <= 4.5 * e + 1e-12).all()
 
 
+@pytest.mark.parametrize("samples", [100, 4096])
+def test_a_constant_conditional_is_the_answer_also_where_the_state_was_not_drawn(samples):
+    net = Network([Variable("a"), Variable("c")], {"c": ["a"]}, {"a": [1 - 2e-5, 2e-5], "c": [[0.9, 0.1], [0.4, 0.6]]})
+    exact = um.exact(net, {"c": "yes"})["a"]["yes"]
+    found = um.infer(net, {"c": "yes"}, ["a"], method="lookahead", samples=samples, target_error=None)
+    assert found["a"]["yes"] == pytest.approx(exact, abs=1e-6)
+    assert max(found.error("a").values()) <= 1.1e-6 + exact / samples**0.5  # sampled, it would be the root of exact / samples
+    unaided = um.infer(net, {"c": "yes"}, ["a"], method="lookahead", samples=samples, target_error=None, structure=False)
+    assert abs(unaided["a"]["yes"] - exact) < 4 * unaided.error("a")["yes"]
+
+
 def test_what_is_drawn_first_from_an_exact_plan_is_known():
     found = um.infer(ALARM, {"HRBP": 2}, method="lookahead", samples=4096, target_error=None)
     exact = um.exact(ALARM, {"HRBP": 2})

@@ -322,16 +322,15 @@ class Estimator:
         """What to subtract from the means, and their variances then.
 
         D = 1(x_i = k) - q_i(k | drawn before) has the mean 0, and goes along with w (f - mu): a times its average is subtracted,
-        with a for each node such that the variance is smallest. Where all weights are equal that leaves the mean of q_i.
+        with a for each node such that the variance is smallest. Where all weights are equal that is 1, and leaves the mean of q_i.
         """
         total, n = self.total, self.total.samples
-        if total.ess < ENOUGH:
-            return np.zeros_like(delta), square
         d, d2, wd, wgd = np.moveaxis(total.control, -1, 0)
         along = (wgd - delta * wd) * n / total.w
         varies = d2.sum(axis=1, keepdims=True)
         most = np.where(varies > EVENTS, math.inf, 1.0)  # rare events not seen leave D all but constant, and a large for no reason
-        a = np.clip(along.sum(axis=1, keepdims=True) / np.maximum(varies, TINY), 0, most)
+        a = np.clip(along.sum(axis=1, keepdims=True) / np.maximum(varies, TINY), 0, most if total.ess >= ENOUGH else 0)
+        a[self._even] = 1
         return a * d / n, square - (2 * a * along - a**2 * d2) / n**2
 
     @cached_property
@@ -339,6 +338,13 @@ class Estimator:
         """States that the evidence on the node itself leaves undecided, bool ``[nodes, card]``."""
         possible = self.query.likelihood > 0
         return possible & (possible.sum(axis=1, keepdims=True) > 1)
+
+    @cached_property
+    def _even(self) -> list[int]:
+        """Nodes whose q_i is known, and to be the posterior."""
+        count = int(self.given.estimated)
+        node, kind = (np.asarray(a)[:count] for a in (self.given.means.node, self.given.means.kind))
+        return sorted(self.ranges.keys() & node[kind == BY_ROW].tolist())
 
     @cached_property
     def _spread(self) -> Floats:
@@ -357,7 +363,7 @@ class Estimator:
         for i in below.intersection(node[kind == TABLE_MEAN].tolist()):
             states = [np.flatnonzero(likelihood[p]) for p in frame.net.parents[i]]
             spread[i, : frame.net.cards[i]] = range_over_rows(frame.expanded[i][np.ix_(*states)])
-        for i in self.ranges.keys() & node[kind == BY_ROW].tolist():
+        for i in self._even:
             spread[i, : frame.net.cards[i]] = self.ranges[i]
         return np.where(self._open, spread, 0.0)
 

@@ -243,7 +243,7 @@ class Asked:
         if method == "adaptive":
             draft = lookahead(frame, query)
             given, self.spent = adapt(draft, options.seed, self.limits.seconds - self.seconds())
-            return Estimator(frame, query, given, sampler(frame, given, options.structure), self.spent, ranges=draft.ranges)
+            return Estimator(frame, query, given, sampler(frame, given, options.structure), self.spent, ranges=self._ranges(draft))
         if method == "sequential":
             from unimarg.proposals.sequential import sequential
 
@@ -257,7 +257,11 @@ class Asked:
         if method != "lookahead" and (method != "prior" or query.below.any()):  # without findings below the prior is the posterior
             drawn = replace(query, every=query.every or not options.structure)
             witnesses = witness(frame, drawn, weighed_by_walk(frame, given, options.structure))
-        return Estimator(frame, query, given, sampler(frame, given, options.structure), self.spent, witnesses, draft.ranges)
+        return Estimator(frame, query, given, sampler(frame, given, options.structure), self.spent, witnesses, self._ranges(draft))
+
+    def _ranges(self, draft: Draft) -> dict[int, Floats] | None:
+        """Those that control variates leave, of which there are none without structure."""
+        return draft.ranges if self.options.structure else None
 
     def _drawn_by(self, draw: Draw, weigh: Weigh, nodes: Sequence[int]) -> Estimator:
         """Not by a walk: ``nodes`` and those above them; with structure, means are still over P(x_i | pa_i) where no finding lies below."""
