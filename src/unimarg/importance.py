@@ -297,10 +297,9 @@ class Estimator:
         if total.w <= 0:
             return np.full((n, card), np.nan), np.full((n, card), np.nan)
         delta = total.sums[..., 0] / total.w
-        square = (total.sums[..., 2] - 2 * delta * total.sums[..., 1] + delta**2 * total.w2) / total.w**2
-        beyond = self._told_beyond(centre + delta, square)
-        less, square = self._controlled(delta, square)
-        mean, spread = np.clip(centre + delta - less, 0, 1), self._spread
+        beyond = self._told_beyond(centre + delta, self._square(delta))
+        delta, square = self._controlled(delta)
+        mean, spread = np.clip(centre + delta, 0, 1), self._spread
         # What was not drawn may weigh as much as the heaviest samples that were. Where few of those would make the state, its samples say
         # little of its variance; elsewhere a mean varies no more than the indicator of the state.
         heavy = total.heaviest * spread
@@ -318,20 +317,27 @@ class Estimator:
         told = np.clip((heard.sums[..., 2] - 2 * delta * heard.sums[..., 1] + delta**2 * heard.w2) * self._scale, 0, 1)
         return np.where(told > DOUBT * square, told - np.maximum(square, 0), 0)
 
-    def _controlled(self, delta: Floats, square: Floats) -> tuple[Floats, Floats]:
-        """What to subtract from the means, and their variances then.
+    def _square(self, delta: Floats) -> Floats:
+        """sum w^2 (g - delta)^2 / (sum w)^2"""
+        total = self.total
+        return (total.sums[..., 2] - 2 * delta * total.sums[..., 1] + delta**2 * total.w2) / total.w**2
+
+    def _controlled(self, delta: Floats) -> tuple[Floats, Floats]:
+        """Better means than ``delta``, both relative to the centre, and their variances.
 
         D = 1(x_i = k) - q_i(k | drawn before) has the mean 0, and goes along with w (f - mu): a times its average is subtracted,
         with a for each node such that the variance is smallest. Where all weights are equal that is 1, and leaves the mean of q_i.
         """
         total, n = self.total, self.total.samples
         d, d2, wd, wgd = np.moveaxis(total.control, -1, 0)
-        along = (wgd - delta * wd) * n / total.w
+        along = (wgd - delta * wd) * n / total.w  # sum of w (g - delta) D, w with a mean of 1
         varies = d2.sum(axis=1, keepdims=True)
         most = np.where(varies > EVENTS, math.inf, 1.0)  # rare events not seen leave D all but constant, and a large for no reason
         a = np.clip(along.sum(axis=1, keepdims=True) / np.maximum(varies, TINY), 0, most if total.ess >= ENOUGH else 0)
         a[self._even] = 1
-        return a * d / n, square - (2 * a * along - a**2 * d2) / n**2
+        delta = delta - a * d / n
+        along = (wgd - delta * wd) * n / total.w
+        return delta, self._square(delta) - (2 * a * along - a**2 * d2) / n**2
 
     @cached_property
     def _open(self) -> np.ndarray:
