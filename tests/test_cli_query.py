@@ -274,3 +274,28 @@ def test_a_state_given_twice(capsys):
     code, _, err = run(capsys, "query", "asia", "-e", "dysp=yes:1,yes:0.5")
     assert code == 2
     assert "has 'yes' twice" in err
+
+
+@pytest.mark.parametrize("question", [("--joint", "bronc"), ("--most-probable",), ("--explain", "bronc")])
+def test_targets_do_not_go_with_other_questions(capsys, question):
+    code, _, err = run(capsys, "query", "asia", "-e", "dysp=yes", "-t", "lung", *question)
+    assert code == 2
+    assert "-t asks for marginals" in err
+
+
+def test_explain_keeps_to_the_memory_it_is_given(capsys):
+    code, _, err = run(capsys, "query", "alarm", "-e", "HRBP=HIGH", "--explain", "CO", "--memory", "1e-9")
+    assert code == 2
+    assert "the budget is" in err
+    assert run(capsys, "query", "alarm", "-e", "HRBP=HIGH", "--explain", "CO", "--memory", "1")[0] == 0
+
+
+def test_version_and_columns_of_samples(capsys):
+    code, out, _ = run(capsys, "--version")
+    assert (code, out) == (0, f"unimarg {um.__version__}\n")
+    code, out, _ = run(capsys, "sample", "asia", "-n", "3", "-t", "lung", "-t", "smoke")
+    rows = list(csv.reader(io.StringIO(out)))
+    assert (code, rows[0], len(rows)) == (0, ["lung", "smoke"], 4)
+    whole = list(csv.DictReader(io.StringIO(run(capsys, "sample", "asia", "-n", "3")[1])))
+    assert rows[1:] == [[row["lung"], row["smoke"]] for row in whole]
+    assert run(capsys, "sample", "asia", "-t", "lungs")[0] == 2

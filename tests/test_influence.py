@@ -26,6 +26,7 @@ def test_each_finding_against_the_answer_without_it():
     assert table.set_index("variable")["finding"].to_dict() == {"dysp": "yes", "smoke": "no", "xray": "yes: 0.9, no: 0.2"}
     prior = um.exact(ASIA)["lung"]["yes"]
     assert table.attrs == pytest.approx({"target": "lung", "state": "yes", "probability": now, "prior": prior})
+    assert "lung = yes" in str(table)
 
 
 def test_a_model_does_it_in_one_batch(monkeypatch):

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium h
 
 NET = clinic_like()
 EVIL = '<img src=x onerror="document.title=666"><script>document.title=666</script>\'"&amp;'
-DESKTOP, PHONE = {"width": 1400, "height": 900}, {"width": 360, "height": 740}
+DESKTOP, PHONE = {"width": 1400, "height": 900}, {"width": 320, "height": 640}
 
 
 @pytest.fixture(scope="module")
@@ -147,7 +147,9 @@ def test_sampled_answers_have_whiskers_and_a_trust_line(opened, client, monkeypa
     um.infer(NET, {"fever": "high"}, method="lookahead", samples=1)  # compiles, which would count as time
     page = settled(opened("#clinic?fever=high"))
     line = page.inner_text("#trust")
-    assert re.search(r"trusted\s+method lookahead · [\d,]+ samples worth [\d,]+ \(ESS\) · largest error 0\.00\d+ · [\d.]+ m?s", line)
+    assert re.search(
+        r"trusted\s+method lookahead · [\d,]+ samples worth [\d,]+ \(ESS\) · at most ± [\d.]+ points \(95 %\) · [\d.]+ m?s", line
+    )
     answer = client.post("/v1/models/clinic/query", {"evidence": {"fever": "high"}, "method": "auto"}).json
     row = page.locator("#results [data-name='disease_0'] [data-state='yes']")
     error = answer["std_errors"]["disease_0"]["yes"]
@@ -268,6 +270,14 @@ def test_impossible_evidence_and_a_service_that_is_gone(opened):
     page = opened("#asia?either=no&lung=yes", expected=("422",))
     page.wait_for_selector("#problem:visible, #trust .badge[data-status='failed']")
     assert "impossible" in (page.inner_text("#problem") + page.inner_text("#trust")).lower()
+    page = settled(opened("#asia?lung=yes", expected=("422",)))
+    assert page.locator("#results .row").count() > 3
+    set_by_search(page, "either", "no")
+    page.wait_for_selector("#trust .badge[data-status='failed']")
+    assert page.locator("#results .row").count() == 0  # no bars of the case before
+    page.click("#findings [data-name='either'] .x")
+    settled(page)
+    assert page.locator("#results .row").count() > 3
     page = settled(opened(expected=("Failed to load", "net::")))
     page.route("**/v1/**", lambda route: route.abort())
     set_by_search(page, "fever", "high")
@@ -327,6 +337,7 @@ def test_a_closer_look_with_its_neighbourhood(opened, client):
     page.wait_for_selector("#why li")
     why = client.post("/v1/models/clinic/explain", {"evidence": {"fever": "high", "symptom_0": "yes"}, "target": "disease_0"}).json
     assert page.locator("#why li").count() == 2
+    assert page.inner_text("#why-note").startswith("yes: ")  # of the state that has the bar
     first = why["findings"][0]
     assert page.locator("#why li").first.inner_text().split("\n")[0].split(":")[0].replace(" ", "_") == first["variable"]
     neighbours = page.locator("#graph .node").evaluate_all("x => x.map(e => e.dataset.name)")

@@ -15,6 +15,7 @@ import numpy as np
 
 from unimarg.errors import ImpossibleEvidenceError, UsageError
 from unimarg.evidence import Evidence, parse_evidence, state_index
+from unimarg.exact import DEFAULT_MEMORY
 from unimarg.formats.interop import AnyNetwork, as_network
 from unimarg.many import Answers, exact_answers
 from unimarg.network import Floats, Network
@@ -23,12 +24,14 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-def explain(net: AnyNetwork, evidence: Mapping[str, object] | None, target: str, state: str | None = None) -> pd.DataFrame:
-    """How each finding moved the target, by exact inference; strongest first.
+def explain(
+    net: AnyNetwork, evidence: Mapping[str, object] | None, target: str, state: str | None = None, *, memory: float = DEFAULT_MEMORY
+) -> pd.DataFrame:
+    """How each finding moved the target, by exact inference in so many bytes of ``memory``; strongest first.
 
     ``state`` is the one of the target's states that is explained: unless given, the one whose odds all findings together raised most.
     The table has its probability without each finding, the shift that the finding made and the change of log odds; ``table.attrs`` has
-    the state, its probability and what it would be without any finding (``prior``).
+    the state, its probability and what it would be without any finding (``prior``); a printed table has the state at its head.
 
     >>> from unimarg.network import NoisyOr, Variable
     >>> net = Network([Variable("rain"), Variable("wet")], {"wet": ["rain"]}, {"rain": [0.8, 0.2], "wet": NoisyOr(0.1, [0.8])})
@@ -36,7 +39,7 @@ def explain(net: AnyNetwork, evidence: Mapping[str, object] | None, target: str,
     [{'variable': 'wet', 'finding': 'yes', 'without': 0.2, 'shift': 0.4721, 'log_odds': 2.1041}]
     """
     net = as_network(net)
-    return influence(net, exact_answers(net), evidence, target, state)
+    return influence(net, exact_answers(net, memory), evidence, target, state)
 
 
 def influence(net: Network, answers: Answers, evidence: Mapping[str, object] | None, target: str, state: str | None) -> pd.DataFrame:
@@ -60,6 +63,7 @@ def influence(net: Network, answers: Answers, evidence: Mapping[str, object] | N
     table["log_odds"] = _change(odds[0, k], odds[2:, k])
     table = table.sort_values("log_odds", key=np.abs, ascending=False, kind="stable", ignore_index=True)
     table.attrs |= {"target": target, "state": net.variables[t].states[k], "probability": now, "prior": prior}
+    table.columns.name = f"{target} = {net.variables[t].states[k]}"
     return table
 
 

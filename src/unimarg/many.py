@@ -15,7 +15,7 @@ from unimarg.network import Floats, Network
 Answers = Callable[[Sequence[Evidence], Sequence[int]], tuple[Floats, np.ndarray]]
 
 
-def exact_answers(net: Network) -> Answers:
+def exact_answers(net: Network, memory: float = DEFAULT_MEMORY) -> Answers:
     """By exact inference, or a ``TooExpensiveError``."""
 
     def answers(evidence: Sequence[Evidence], nodes: Sequence[int]) -> tuple[Floats, np.ndarray]:
@@ -23,7 +23,7 @@ def exact_answers(net: Network) -> Answers:
         contradiction = np.full(len(evidence), -1)
         for row, e in enumerate(evidence):
             try:
-                _, found = exact_marginals(net, e, nodes, DEFAULT_MEMORY)
+                _, found = exact_marginals(net, e, nodes, memory)
                 out[row] = np.concatenate([found[i] for i in nodes])
             except ImpossibleEvidenceError:
                 contradiction[row] = 0

@@ -120,7 +120,8 @@ class Posterior(Mapping[str, dict[str, float]]):
     def __repr__(self) -> str:
         """The method, and the first few marginals with their errors."""
         trust = f"Posterior of {len(self)} variable{'s' * (len(self) != 1)} by {self.method}"
-        trust += f", {self.status}, {self.samples:,} samples worth {self.ess:,.0f}" if self.samples else ""
+        trust += f", {self.status}" if self.samples or self.status != "ok" else ""
+        trust += f", {self.samples:,} samples worth {self.ess:,.0f}" if self.samples else ""
         trust += f", log P(e) {self.log_evidence:.4f}" if np.isfinite(self.log_evidence) else ""
         lines = []
         for v, p, error in zip(self.variables[:SHOWN], self.probabilities, self.std_errors, strict=False):

@@ -37,7 +37,8 @@ def next_questions(
 
     Candidates are all variables without a finding that are no targets, unless given. The table has the expected information gain about
     the targets in nats, the cost of each question (1 unless given) and gain per cost, by which it is ordered.
-    ``table.attrs["entropy"]`` is what is still unknown of the targets, in nats too.
+    ``table.attrs["entropy"]`` is what is still unknown of the targets, in nats too. Both are sums over the targets, each taken for itself:
+    what targets tell of each other counts twice.
 
     >>> from unimarg.network import NoisyOr, Variable
     >>> net = Network([Variable("rain"), Variable("wet")], {"wet": ["rain"]}, {"rain": [0.8, 0.2], "wet": NoisyOr(0.1, [0.8])})

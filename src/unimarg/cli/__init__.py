@@ -14,6 +14,9 @@ import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from types import FrameType
+from typing import Annotated
+
+import typer
 
 from unimarg.cli import ask, inspect, judge, query, sample, score, serve, train  # noqa: F401  each adds its verbs
 from unimarg.cli.common import app
@@ -88,6 +91,16 @@ def _fail(message: str) -> None:
     sys.exit(2)
 
 
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        from unimarg import __version__
+
+        print(f"unimarg {__version__}")
+        raise typer.Exit
+
+
 @app.callback()
-def _root() -> None:
+def _root(
+    version: Annotated[bool, typer.Option("--version", is_eager=True, callback=_show_version, help="Print the version and stop.")] = False,
+) -> None:
     """Inference in large Bayesian networks: fast, and with a number that says how far to trust it."""

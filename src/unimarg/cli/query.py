@@ -40,7 +40,7 @@ BetaOption = Annotated[str | None, typer.Option(help="Of hybrid: how much of the
 StructureOption = Annotated[
     bool, typer.Option("--structure/--no-structure", help="Whether nodes without findings below keep their tables; the paper: no.")
 ]
-MemoryOption = Annotated[float, typer.Option(help="GiB that --method exact may use.")]
+MemoryOption = Annotated[float, typer.Option(help="GiB that --method exact, and --explain without a model, may use.")]
 JointOption = Annotated[
     list[str] | None, typer.Option("--joint", metavar="NAME", help="Report combinations of the variables named so. Repeatable.")
 ]
@@ -84,11 +84,13 @@ def query(
         raise UsageError(f"memory must be a positive number of GiB, not {memory}")
     if sum(map(bool, (joint, most_probable, explain))) > 1:
         raise UsageError("--joint, --most-probable and --explain are different questions: ask one at a time")
+    if target and (joint or most_probable or explain):
+        raise UsageError("-t asks for marginals: it does not go with --joint, --most-probable or --explain")
     if plot is not None:
         _check_plot(plot, alone=not (joint or most_probable or explain))
     findings = findings_of(net, case, evidence or [])
     if explain:
-        return _query_explain(model or net, findings, explain, as_json)
+        return _query_explain(model or net, findings, explain, memory, as_json)
     if method == "auto":
         from unimarg.query import only_question
 
@@ -201,12 +203,13 @@ def _query_most_probable(source: Network | Marginalizer, findings: dict[str, Any
     return terminal.console().print(f"[dim]{trust}[/dim]")
 
 
-def _query_explain(source: Network | Marginalizer, findings: dict[str, Any], name: str, as_json: bool) -> None:
+def _query_explain(source: Network | Marginalizer, findings: dict[str, Any], name: str, memory: float, as_json: bool) -> None:
     from unimarg import terminal
     from unimarg.influence import explain
     from unimarg.marginalizer import Marginalizer
 
-    table = source.explain(findings, name) if isinstance(source, Marginalizer) else explain(source, findings, name)
+    by_model = isinstance(source, Marginalizer)
+    table = source.explain(findings, name) if by_model else explain(source, findings, name, memory=memory * 2**30)
     if as_json:
         rows = [finite(row) for row in table.to_dict("records")]
         return print(json.dumps({**table.attrs, "findings": rows, "evidence": findings}, indent=2))

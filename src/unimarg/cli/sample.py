@@ -25,6 +25,7 @@ def sample(
     indices: Annotated[bool, typer.Option("--indices", help="Write state numbers instead of labels.")] = False,
     evidence: EvidenceOption = None,
     case: CaseOption = None,
+    target: Annotated[list[str] | None, typer.Option("-t", "--target", help="A variable to write; all if not given. Repeatable.")] = None,
 ) -> None:
     """Draw samples as CSV, one column for each variable: of the network, or of the posterior given evidence.
 
@@ -39,13 +40,14 @@ def sample(
 
     net = network_of(network)
     findings = findings_of(net, case, evidence or [])
+    columns = net.find_all(target or None)
     chunks = _posterior_chunks(net, findings, n, seed) if findings else sample_chunks(net, n, seed)
     with contextlib.ExitStack() as stack:
         out = sys.stdout.buffer if output is None else stack.enter_context(replacing(str(output)))
         advance = stack.enter_context(_progress(n, "sampling", show=output is not None))
-        out.write(_csv_line(net.names).encode())
+        out.write(_csv_line([net.names[i] for i in columns]).encode())
         for piece in chunks:
-            for text in _csv_rows(net, piece, indices):
+            for text in _csv_rows(net, columns, piece, indices):
                 out.write(text.encode())
             advance(len(piece))
 
@@ -72,13 +74,13 @@ def _csv_line(cells: Sequence[str]) -> str:
     return line.getvalue()
 
 
-def _csv_rows(net: Network, states: Any, indices: bool) -> Iterator[str]:
+def _csv_rows(net: Network, columns: Sequence[int], states: Any, indices: bool) -> Iterator[str]:
     import numpy as np
 
     labels = [[str(k) for k in range(v.card)] if indices else [_csv_line([s])[:-1] for s in v.states] for v in net.variables]
-    columns = [np.array(names, dtype=object) for names in labels]
+    written = [(i, np.array(labels[i], dtype=object)) for i in columns]
     for part in np.array_split(states, max(1, states.size // 1_000_000)):
-        cells = [names[part[:, i]] for i, names in enumerate(columns)]
+        cells = [names[part[:, i]] for i, names in written]
         yield "".join(",".join(row) + "\n" for row in zip(*cells, strict=True))
 
 

@@ -1,7 +1,7 @@
 // The page: a case is changed by a click, answered at once by one pass of the network, and refined behind it.
 
 import * as api from "./api.js";
-import { bar, drawGroups } from "./bars.js";
+import { bar, drawGroups, headline } from "./bars.js";
 import * as cases from "./case.js";
 import { $, keepingFocus, make, shown, stateButtons } from "./dom.js";
 import { drawGraph } from "./graph.js";
@@ -47,7 +47,7 @@ async function ask() {
         answer.round_trip = performance.now() - began;
         problem("");
         draw();
-      }
+      } else if (line.stage === "error") forget();
       drawTrust(line);
     });
   } catch (e) {
@@ -84,9 +84,12 @@ async function explainChosen(signal) {
     note.textContent = evidence.size ? "It is itself a finding." : "Nothing yet: there are no findings.";
     return;
   }
+  const body = { evidence: Object.fromEntries(evidence), target: chosen }, states = headline(net.byName.get(chosen));
+  if (states.length === 1) body.state = states[0]; // the one that has the bar
   try {
-    const found = await api.explain(net.model, { evidence: Object.fromEntries(evidence), target: chosen }, signal);
-    note.textContent = `${shown(found.state)}: ${(100 * found.prior).toFixed(1)} % before, ${(100 * found.probability).toFixed(1)} % now (one pass)`;
+    const found = await api.explain(net.model, body, signal);
+    const how = net.trained ? " (by one pass of the network)" : "";
+    note.textContent = `${shown(found.state)}: ${(100 * found.prior).toFixed(1)} % before, ${(100 * found.probability).toFixed(1)} % now${how}`;
     list.replaceChildren(...found.findings.map((f) => make("li", {},
       make("span", { text: `${shown(f.variable)}: ${shown(f.finding)}` }),
       make("span", { class: `change ${f.shift > 0.0005 ? "up" : f.shift < -0.0005 ? "down" : "same"}`,
@@ -110,15 +113,21 @@ function choose(name) {
 
 function draw() {
   keepingFocus(() => {
-    drawGroups($("results"), net, answer, evidence, open, chosen, choose, draw);
+    answer ? drawGroups($("results"), net, answer, evidence, open, chosen, choose, draw) : $("results").replaceChildren();
     drawDetail();
   });
+}
+
+// Bars of another case, or of one that turned out to be impossible, must not stay.
+function forget() {
+  answer = null;
+  if (net) draw();
 }
 
 function drawTrust(line) {
   const badge = make("span", { class: "badge" }), parts = [];
   if (line.stage === "error") {
-    badge.textContent = "not refined";
+    badge.textContent = "no answer";
     badge.dataset.status = "failed";
     parts.push(sentence(line.error));
   } else if (line.stage === "progress") {
@@ -135,7 +144,7 @@ function drawTrust(line) {
     parts.push(`method ${line.method}`);
     if (line.samples) {
       parts.push(`${line.samples.toLocaleString("en")} samples worth ${Math.round(line.ess ?? 0).toLocaleString("en")} (ESS)`);
-      parts.push(`largest error ${largestError(line).toFixed(4)}`);
+      parts.push(`at most \u00b1 ${(196 * largestError(line)).toFixed(1)} points (95 %)`);
     } else parts.push("no error");
     parts.push(line.seconds < 1 ? `${Math.round(1000 * line.seconds)} ms` : `${line.seconds.toFixed(1)} s`);
     if (line.message && line.status !== "ok") parts.push(line.message);
@@ -164,7 +173,7 @@ function drawFindings() {
 function drawMatches() {
   const wanted = $("search").value.trim().toLowerCase().replaceAll(" ", "_");
   const rank = (v) => (v.name.toLowerCase().startsWith(wanted) ? 0 : 1);
-  const found = wanted ? net.variables.filter((v) => v.name.toLowerCase().replaceAll(" ", "_").includes(wanted)).sort((a, b) => rank(a) - rank(b)) : [];
+  const found = wanted && net ? net.variables.filter((v) => v.name.toLowerCase().replaceAll(" ", "_").includes(wanted)).sort((a, b) => rank(a) - rank(b)) : [];
   const rows = found.slice(0, 8).map((v) => make("li", { data: { name: v.name } },
     make("span", { class: "what", text: shown(v.name) }), stateButtons(v, evidence.get(v.name), "match", set)));
   if (wanted && !found.length) rows.push(make("li", { class: "hint", text: "No variable is called so." }));
@@ -195,10 +204,10 @@ function drawDetail() {
   if (!variable) return;
   $("detail-group").textContent = variable.group ? shown(variable.group) : "";
   $("detail-set").replaceChildren(stateButtons(variable, evidence.get(chosen), "detail", set));
-  const marginal = answer.marginals[chosen] || {}, errors = answer.std_errors?.[chosen];
+  const marginal = answer?.marginals[chosen] || {}, errors = answer?.std_errors?.[chosen];
   $("detail-bars").replaceChildren(...variable.states.map((s) =>
     make("li", { class: "row" }, make("span", { class: "line", data: { state: s } }, ...bar(variable, s, marginal[s], errors?.[s])))));
-  drawGraph($("graph"), net, chosen, answer, evidence, choose);
+  drawGraph($("graph"), net, chosen, answer || { marginals: {} }, evidence, choose);
 }
 
 function drawAbout() {
@@ -221,6 +230,7 @@ function problem(text) {
 function complain(e) {
   if (e.name === "AbortError") return;
   if (e.status === 401) return $("ask-token").showModal();
+  forget();
   problem(e.message);
   $("trust").replaceChildren(make("span", { class: "badge", text: "no answer", data: { status: "failed" } }));
 }

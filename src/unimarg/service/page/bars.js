@@ -7,9 +7,12 @@ const FEW = 8;
 
 export const percent = (p) => (p === null || p === undefined ? "unknown" : `${(100 * p).toFixed(1)} %`);
 
-// How far a variable moved: the total variation distance between prior and posterior.
-export function moved(variable, marginal) {
-  return variable.states.reduce((sum, s) => sum + Math.abs((marginal[s] ?? variable.prior[s]) - variable.prior[s]), 0) / 2;
+// What is left of a difference beyond what sampling may have made of it, with 95 %.
+const beyond = (difference, error) => Math.max(0, Math.abs(difference) - 1.96 * (error || 0));
+
+// How far a variable moved: the total variation distance between prior and posterior, as far as it is sure.
+export function moved(variable, marginal, errors) {
+  return variable.states.reduce((sum, s) => sum + beyond((marginal[s] ?? variable.prior[s]) - variable.prior[s], errors?.[s]), 0) / 2;
 }
 
 // The states worth a line: of two, the one that is not neutral.
@@ -33,7 +36,7 @@ export function bar(variable, state, p, error) {
     track.append(whisker);
   }
   const change = 100 * ((p ?? prior) - prior);
-  const sign = change >= 0.05 ? "up" : change <= -0.05 ? "down" : "same";
+  const sign = beyond(change, 100 * error) < 0.05 ? "same" : change > 0 ? "up" : "down";
   const words = sign === "same" ? "" : `${change > 0 ? "+" : "\u2212"}${Math.abs(change).toFixed(1)}`;
   const value = make("span", { class: "value", text: percent(p) });
   const spread = make("span", { class: "error", text: error > 0 ? `\u00b1 ${(196 * error).toFixed(1)}` : "" });
@@ -59,7 +62,7 @@ function row(variable, answer, chosen, choose) {
 export function drawGroups(place, net, answer, evidence, open, chosen, choose, redraw) {
   const sections = net.groups.map((group, g) => {
     const members = net.variables.filter((v) => v.group === group && !evidence.has(v.name) && answer.marginals[v.name]);
-    const order = members.map((v) => [moved(v, answer.marginals[v.name]), v]).sort((a, b) => b[0] - a[0]).map(([, v]) => v);
+    const order = members.map((v) => [moved(v, answer.marginals[v.name], answer.std_errors?.[v.name]), v]).sort((a, b) => b[0] - a[0]).map(([, v]) => v);
     const all = open.has(group), some = all ? order : order.slice(0, FEW);
     const title = make("h2", { id: `group-${g}`, text: group ? shown(group) : "Variables" });
     const head = make("div", { class: "head" }, title);
