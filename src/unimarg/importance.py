@@ -47,6 +47,7 @@ RELIABLE, DECISIVE = 0.7, 0.3  # k-hat above which a tail is heavy; share of sum
 HEAVIEST = 10  # samples: the mean of their weights is that of a heavy one
 FEW = 2.0  # heavy samples, whose share in all weights is an error's least where means of probabilities or control variates leave less
 RARE = 50.0  # heavy samples: to the variance of a state that fewer of them could show, the square of that share is added
+UNSEEN = 2.6  # likewise where weights are known to be equal: of 4.5 times as many expected none come as seldom as a score beyond 4.5
 EVENTS = 100  # sum of D^2 from which a factor is fitted freely
 TINY = 1e-300
 ROUNDING = 1e-6  # of probabilities in float32, summed, relative to them
@@ -300,11 +301,11 @@ class Estimator:
         beyond = self._told_beyond(centre + delta, self._square(delta))
         delta, square = self._controlled(delta)
         mean, spread = np.clip(centre + delta, 0, 1), self._spread
-        # What was not drawn may weigh as much as the heaviest samples that were. Where few of those would make the state, its samples say
-        # little of its variance; elsewhere a mean varies no more than the indicator of the state.
-        heavy = total.heaviest * spread
-        few, counted = (FEW * heavy) ** 2, mean * (1 - mean) / total.ess
-        rare = np.minimum(mean, 1 - mean) < RARE * heavy
+        # What was not drawn may weigh as much as the heaviest samples that were. Where few of those would make the state, or all of a
+        # variance, the samples say little of it; elsewhere a mean varies no more than the indicator of the state.
+        heavy, even = total.heaviest * spread, np.isin(np.arange(n), self._even)[:, None]
+        few, counted = (np.where(even, UNSEEN, FEW) * heavy) ** 2, mean * (1 - mean) / total.ess
+        rare = np.where(even, square < RARE * heavy**2, np.minimum(mean, 1 - mean) < RARE * heavy)
         square = np.where(rare, np.maximum(square, 0) + few, np.maximum(square, np.minimum(counted, few))) + beyond
         least = ROUNDING * np.maximum(mean, self._open)
         self._beyond = float(beyond.max(initial=0))
