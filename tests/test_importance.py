@@ -15,11 +15,12 @@ from unimarg.counter import key_from_seed
 from unimarg.diagnostics import k_hat, tail_size
 from unimarg.evidence import parse_evidence
 from unimarg.frame import frame_of
-from unimarg.importance import CHUNK, ENOUGH, FIRST_CHECK, Estimator, Limits, Weighted, first_sample, sampler
+from unimarg.importance import CHUNK, ENOUGH, FIRST_CHECK, Estimator, Limits, first_sample, sampler
 from unimarg.proposals.lookahead import lookahead
 from unimarg.proposals.prior import prior
 from unimarg.sums import SUMS
 from unimarg.walk import walk
+from unimarg.weighted import Weighted
 
 ALARM = um.example("alarm")
 MODEL = random_model(ASIA, heads=("marginal", "message"))

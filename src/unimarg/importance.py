@@ -19,7 +19,7 @@ import os
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -29,13 +29,13 @@ import numpy as np
 
 from unimarg.conditionals import BY_ROW, TABLE_MEAN, Conditionals, Query
 from unimarg.counter import Key, key_from_seed, key_of_stream
-from unimarg.diagnostics import k_hat, tail_size
 from unimarg.frame import Frame, range_over_rows
 from unimarg.layout import MAX_NODES
 from unimarg.network import Floats
 from unimarg.posterior import Posterior
 from unimarg.sums import weighted_sums
 from unimarg.walk import Origin, walk
+from unimarg.weighted import RELIABLE, Weighted
 
 CHUNK, CHUNK_ACCELERATED = 5 << 10, 1 << 19  # a GPU takes about as long for a hundred thousand samples as for half a million
 FIRST_CHECK = 10 << 10  # samples after which errors are looked at first: 10,000 tosses of a coin have an error of 0.005
@@ -43,8 +43,6 @@ CHUNK_BYTES = 1 << 32  # of states and sums of a chunk on an accelerator
 MAX_SAMPLES = 1 << 40
 DEFAULT_SAMPLES = 1 << 20
 ENOUGH, HOPELESS = 400.0, 10.0  # effective samples: ok from, failed below
-RELIABLE, DECISIVE = 0.7, 0.3  # k-hat above which a tail is heavy; share of sum w^2 from which it matters
-HEAVIEST = 10  # samples: the mean of their weights is that of a heavy one
 FEW = 2.0  # heavy samples, whose share in all weights is an error's least where means of probabilities or control variates leave less
 RARE = 50.0  # heavy samples: to the variance of a state that fewer of them could show, the square of that share is added
 UNSEEN = 2.6  # likewise where weights are known to be equal: of 4.5 times as many expected none come as seldom as a score beyond 4.5
@@ -69,76 +67,6 @@ class Limits:
 Drawn = tuple[jax.Array, jax.Array, Origin | None]  # states, log weights, and what the states were drawn from if known
 Draw = Callable[[Key, jax.Array, int], Drawn]  # (key, first sample, n)
 Weigh = Callable[[jax.Array], tuple[jax.Array, Origin | None]]  # of states [nodes, n] that another drew: the proposal's log weights
-
-
-@dataclass
-class Weighted:
-    """Sums over the samples so far."""
-
-    nodes: int
-    card: int
-    samples: int = 0
-    top: float = -math.inf  # log of the scale
-    w: float = 0.0
-    w2: float = 0.0
-    sums: Floats = field(init=False)  # [nodes, card, (w g, w^2 g, w^2 g^2)], g = f - centre
-    control: Floats = field(init=False)  # [nodes, card, (D, D^2, w D, w g D)]
-    centre: Floats = field(init=False)  # [nodes, card]
-    largest: Floats = field(default_factory=lambda: np.zeros(0))
-
-    def __post_init__(self) -> None:
-        self.sums, self.control = (np.zeros((self.nodes, self.card, k)) for k in (3, 4))
-        self.centre = np.zeros((self.nodes, self.card))
-
-    def add(self, top: float, w: float, w2: float, sums: np.ndarray, log_w: np.ndarray, count: int) -> None:
-        """``sums`` are those of ``weighted_sums``, about a centre of their own."""
-        if self.samples == 0:
-            self.centre = sums[..., 3].astype(np.float64)
-        self.samples += count
-        scale = max(self.top, top)
-        old, new = (math.exp(t - scale) if t > -math.inf else 0.0 for t in (self.top, top))
-        self.w, self.w2 = self.w * old + w * new, self.w2 * old**2 + w2 * new**2
-        powers, weights = np.array([1, 2, 2]), np.array([0, 0, 1, 1])  # of w
-        moved, control = _moved(sums.astype(np.float64), self.centre, w, w2)
-        self.sums = self.sums * old**powers + moved * new**powers
-        self.control = self.control * old**weights + control * new**weights
-        self.top = scale
-        keep = tail_size(self.samples) + 1
-        together = np.concatenate([self.largest, log_w])
-        self.largest = np.partition(together, len(together) - keep)[-keep:] if len(together) > keep else together
-
-    @property
-    def ess(self) -> float:
-        return self.w**2 / self.w2 if self.w2 > 0 else 0.0
-
-    @property
-    def heaviest(self) -> float:
-        """The share of a heavy sample in the sum of all weights: the mean of the HEAVIEST."""
-        return float(np.exp(np.sort(self.largest)[-HEAVIEST:] - self.top).mean()) / self.w
-
-    @property
-    def log_evidence(self) -> float:
-        return self.top + math.log(self.w / self.samples) if self.w > 0 else -math.inf
-
-    @property
-    def k_hat(self) -> float:
-        return k_hat(self.largest, self.samples)
-
-    @property
-    def heavy(self) -> bool:
-        """Whether the largest weights decide: their tail is heavy, and holds much of what makes the variance.
-
-        k-hat alone would also reject weights that take few values, of which the largest is rare and harmless.
-        """
-        tail = np.exp(2 * (self.largest - self.top)).sum() if self.w2 > 0 else 0.0
-        return self.k_hat >= RELIABLE and tail > DECISIVE * self.w2
-
-
-def _moved(sums: Floats, centre: Floats, w: float, w2: float) -> tuple[Floats, Floats]:
-    """Sums of w g, w^2 g, w^2 g^2, and of D, D^2, w D, w g D, about another centre than their own."""
-    wg, w2g, w2g2, own, d, d2, wd, wgd = np.moveaxis(sums, -1, 0)
-    by = own - centre
-    return np.stack([wg + by * w, w2g + by * w2, w2g2 + by * (2 * w2g + by * w2)], axis=-1), np.stack([d, d2, wd, wgd + by * wd], axis=-1)
 
 
 def sampler(frame: Frame, given: Conditionals, control: bool = True) -> Draw:

@@ -23,11 +23,12 @@ from unimarg.counter import key_from_seed
 from unimarg.errors import ImpossibleEvidenceError, SamplingError, TooExpensiveError, UsageError, whole_number
 from unimarg.exact import DEFAULT_MEMORY, exact
 from unimarg.formats.interop import AnyNetwork, as_network
-from unimarg.importance import DEFAULT_SAMPLES, ENOUGH, MISSES, Drawn, Estimator, Weighted, chunk_size, first_sample
+from unimarg.importance import DEFAULT_SAMPLES, ENOUGH, MISSES, Drawn, Estimator, chunk_size, first_sample
 from unimarg.network import Floats, Ints, Network
 from unimarg.query import EXACT_MEMORY, Asked, Options, check
 from unimarg.sums import SUMS
 from unimarg.walk import Origin
+from unimarg.weighted import Weighted
 
 if TYPE_CHECKING:
     import pandas as pd
