@@ -10,6 +10,7 @@ from unimarg.compiled import draw, log_conditionals, sample, sample_chunks
 from unimarg.counter import key_from_seed
 from unimarg.errors import UsageError
 from unimarg.layout import _best_width, _kind, compile_network
+from unimarg.query import infer
 
 
 def chi_square_p(counts: np.ndarray, expected: np.ndarray) -> float:
@@ -174,3 +175,17 @@ def test_chunks_are_bounded_and_add_up():
 def test_bad_sample_count(n):
     with pytest.raises(UsageError, match="number of samples"):
         sample(random_network(0, 2), n)
+
+
+def test_parents_of_one_state_do_not_displace_those_of_many():
+    """A noisy-max too large for a table: four parents without a choice, one of three states that alone has an effect, nine of two."""
+    cards = [1] * 4 + [3] + [2] * 9
+    effects = {1: [[1.0, 0.0]], 2: [[1.0, 0.0]] * 2, 3: [[1.0, 0.0], [1.0, 0.0], [0.0, 1.0]]}
+    names = [f"c{j}" for j in range(len(cards))]
+    variables = [Variable(n, tuple(map(str, range(k)))) for n, k in zip(names, cards, strict=True)] + [Variable("x")]
+    tables = {n: np.full(k, 1 / k) for n, k in zip(names, cards, strict=True)}
+    net = Network(variables, {"x": names}, tables | {"x": NoisyMax([1.0, 0.0], [effects[k] for k in cards])})
+    states = sample(net, 20_000, seed=0)
+    np.testing.assert_array_equal(states[:, -1], states[:, 4] == 2)
+    assert infer(net, {}, ["x"], method="prior")["x"]["yes"] == pytest.approx(1 / 3, abs=0.02)
+    assert infer(net, {"x": "yes"}, ["c4"], method="lookahead")["c4"]["2"] == pytest.approx(1, abs=1e-6)

@@ -116,6 +116,14 @@ def test_a_constant_conditional_is_the_answer_also_where_the_state_was_not_drawn
     assert abs(unaided["a"]["yes"] - exact) < 4 * unaided.error("a")["yes"]
 
 
+def test_many_states_that_are_ruled_out_take_nothing_from_the_one_that_is_left():
+    cause = np.zeros((1000, 2))
+    cause[0, 1], cause[1:, 0] = 1, 1
+    net = Network([Variable("a", tuple(map(str, range(1000)))), Variable("b")], {"b": ["a"]}, {"a": np.full(1000, 1e-3), "b": cause})
+    found = um.infer(net, {"b": "yes"}, ["a"], method="lookahead", samples=8192, target_error=None)
+    assert found["a"]["0"] == pytest.approx(1, abs=1e-6)
+
+
 def test_what_is_drawn_first_from_an_exact_plan_is_known():
     found = um.infer(ALARM, {"HRBP": 2}, method="lookahead", samples=4096, target_error=None)
     exact = um.exact(ALARM, {"HRBP": 2})

@@ -300,6 +300,8 @@ def _finished_tables(draft: Draft, by_formula: np.ndarray) -> tuple[np.ndarray, 
     """Probabilities with a floor, or their logarithms, log ratios, and thresholds for every row of every table."""
     frame, floor = draft.frame, np.where(by_formula, TINY, FLOOR)
     prob, target = draft.prob[: draft.used], draft.target[: draft.used]
+    if draft.ranges is not None:
+        floor[prob == 0] = 0  # what is not possible in the posterior itself need not be drawn
     high = np.zeros(frame.capacity, dtype=np.uint32)
     spans = [(begin, begin + table.size, table.shape[1]) for begin, table, _ in draft.spans()] + draft.added
     runs = [list(run) for _, run in groupby(spans, key=itemgetter(2))]  # one lies behind the other
@@ -311,7 +313,7 @@ def _finished_tables(draft: Draft, by_formula: np.ndarray) -> tuple[np.ndarray, 
             prob[at], high[at] = some, of_them
     log_ratio, finished = np.zeros(frame.capacity, dtype=np.float32), np.zeros(frame.capacity, dtype=np.float32)
     with np.errstate(divide="ignore", invalid="ignore"):
-        log_ratio[: draft.used] = np.where(target > 0, np.log(target / prob), -np.inf)
+        log_ratio[: draft.used] = np.where((target > 0) & (prob > 0), np.log(target / prob), -np.inf)
         finished[: draft.used] = np.where(by_formula, np.log(prob), prob)
     return finished, log_ratio, high
 

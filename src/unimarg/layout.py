@@ -296,4 +296,4 @@ def noisy_blocks(net: Network, kind: Kind, blocks: list[list[int]], row: np.ndar
 
 def parent_order(m: NoisyMax) -> list[int]:
     """Those of more than two states first."""
-    return sorted(range(len(m.parent_cards)), key=lambda j: m.parent_cards[j] == 2)
+    return sorted(range(len(m.parent_cards)), key=lambda j: m.parent_cards[j] <= 2)
