@@ -278,9 +278,14 @@ class Estimator:
     @cached_property
     def _even(self) -> list[int]:
         """Nodes whose q_i is known, and to be the posterior."""
-        count = int(self.given.estimated)
-        node, kind = (np.asarray(a)[:count] for a in (self.given.means.node, self.given.means.kind))
+        node, kind = self._means
         return sorted(self.ranges.keys() & node[kind == BY_ROW].tolist())
+
+    @cached_property
+    def _means(self) -> tuple[np.ndarray, np.ndarray]:
+        """The nodes that are estimated, and what is averaged for each."""
+        means, count = self.given.means, int(self.given.estimated)
+        return np.asarray(means.node)[:count], np.asarray(means.kind)[:count]
 
     @cached_property
     def _spread(self) -> Floats:
@@ -289,9 +294,7 @@ class Estimator:
         That is 1 for an indicator, for a mean the range of P(x_i = k | pa_i) given the findings, and where weights are known to be all the
         same that of q_i(k | drawn before), which control variates leave of the indicator.
         """
-        frame, likelihood = self.frame, self.query.likelihood
-        count = int(self.given.estimated)
-        node, kind = (np.asarray(a)[:count] for a in (self.given.means.node, self.given.means.kind))
+        frame, likelihood, (node, kind) = self.frame, self.query.likelihood, self._means
         spread = np.zeros((frame.shape.nodes, frame.shape.card))
         spread[node] = np.where((kind == TABLE_MEAN)[:, None], frame.ranges[node], 1.0)
         narrowed = np.flatnonzero((likelihood > 0).sum(axis=1) < frame.net.cards)
