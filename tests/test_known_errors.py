@@ -12,7 +12,7 @@ from unimarg.conditionals import Query
 from unimarg.counter import key_from_seed
 from unimarg.evidence import parse_evidence
 from unimarg.frame import frame_of
-from unimarg.importance import ROUNDING, first_sample
+from unimarg.importance import ROUNDING, UNSEEN, first_sample
 from unimarg.proposals.adaptive import adapt
 from unimarg.proposals.lookahead import lookahead
 from unimarg.walk import walk
@@ -114,6 +114,19 @@ def test_a_constant_conditional_is_the_answer_also_where_the_state_was_not_drawn
     assert max(found.error("a").values()) <= 1.1e-6 + exact / samples**0.5  # sampled, it would be the root of exact / samples
     unaided = um.infer(net, {"c": "yes"}, ["a"], method="lookahead", samples=samples, target_error=None, structure=False)
     assert abs(unaided["a"]["yes"] - exact) < 4 * unaided.error("a")["yes"]
+
+
+def test_a_rare_context_that_was_not_drawn_leaves_the_error_of_some():
+    """Of 1,024 samples one should have a = yes, on which b depends: without one the variance of b is 0, and nothing is known."""
+    tables = {"a": [0.999, 0.001], "b": [[0.98, 0.02], [0.05, 0.95]], "c": [[0.9, 0.1], [0.9, 0.1]], "d": [[0.6, 0.4], [0.3, 0.7]]}
+    net = Network([Variable(v) for v in "abcd"], {"b": ["a"], "c": ["a"], "d": ["b"]}, tables)
+    exact = um.exact(net, {"d": "yes"})["b"]["yes"]
+    spread = abs(np.subtract(*(um.exact(net, {"d": "yes", "a": a})["b"]["yes"] for a in ("yes", "no"))))
+    found = [um.infer(net, {"d": "yes"}, ["b"], method="lookahead", samples=1024, target_error=None, seed=seed) for seed in range(20)]
+    error = np.array([f.error("b")["yes"] for f in found])
+    assert error.min() == pytest.approx(UNSEEN * spread / 1024, rel=1e-3)
+    assert (error > 1.05 * error.min()).any()  # where there was one
+    assert (np.abs([f["b"]["yes"] - exact for f in found]) < 4 * error).all()
 
 
 def test_many_states_that_are_ruled_out_take_nothing_from_the_one_that_is_left():
