@@ -243,7 +243,7 @@ def test_what_cannot_be_written_is_not_lost(tmp_path, monkeypatch):
     monkeypatch.setattr(trainer, "CHECKPOINT_SECONDS", 0.0)
     with pytest.warns(UserWarning, match="no space left on device; the training goes on"), pytest.raises(TrainingError) as e:
         train(checkpoint=tmp_path / "run.um")
-    assert "the training is done, but" in str(e.value)
+    assert "the training ended, but" in str(e.value)
     assert e.value.model.history["steps"] == STEPS
 
 

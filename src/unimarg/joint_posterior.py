@@ -236,8 +236,9 @@ def joint_table(net: Network, model: Marginalizer | None, evidence: Any, names: 
     asked = Asked(net, model, evidence, names, Options(**options), every=True)
     quick = method == "auto" and math.prod(cards) // max(cards) <= QUICK_CALLS and asked.small()
     if method == "exact" or quick:
+        memory, patience = (EXACT_MEMORY, asked.limits.seconds / 2) if quick else (DEFAULT_MEMORY, math.inf)
         try:
-            found = _exact_joint(asked, names, *((EXACT_MEMORY, asked.limits.seconds / 2) if quick else (DEFAULT_MEMORY, math.inf)))
+            found = _exact_joint(asked, names, memory, patience)
         except TooExpensiveError:
             if not quick:
                 raise

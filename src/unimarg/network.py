@@ -168,7 +168,7 @@ class Network:
     def find(self, name: str) -> int:
         """The index of a variable, or an error that suggests the closest name."""
         if not isinstance(name, str) or name not in self.index:
-            raise UsageError(f"there is no variable {name!r}; {closest(str(name), self.names)}")
+            raise UsageError(f"there is no variable {name!r}; {closest(name, self.names)}")
         return self.index[name]
 
     def find_all(self, names: Iterable[str] | None, what: str = "targets") -> list[int]:

@@ -131,7 +131,7 @@ def answer(net: Network, model: Marginalizer | None, evidence: Any, targets: Seq
     asked = [_one_of_several(net, model, number, e, targets, made) for number, e in enumerate(evidence)]
     if method == "um":
         assert model is not None
-        return model.one_shots([a.query.evidence for a in asked], net.find_all(asked[0].names) if asked else [])
+        return model.one_shots([a.query.evidence for a in asked], net.find_all(targets))
     with ThreadPoolExecutor() as pool:  # preparing one while another is sampled
         return list(pool.map(lambda a: a.by_or_failed(method), asked))
 

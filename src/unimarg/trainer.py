@@ -198,7 +198,7 @@ class _Run:
             try:
                 save_model(model, self.path, None if finished else state)
             except FormatError as e:
-                raise TrainingError(f"the training is done, but {e}", model) from e
+                raise TrainingError(f"the training ended, but {e}", model) from e
         return model
 
     def _calibrate(self, given: Given, state: State) -> int:
