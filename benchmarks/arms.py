@@ -206,6 +206,8 @@ def main() -> None:
     parser.add_argument("--lock", help="a file: of the processes that name it one trains at a time")
     parser.add_argument("--each", help="a file that gets a line for each arm, seed, family and evidence set: mean and largest error")
     given = parser.parse_args()
+    for path in filter(None, (given.lock, given.each)):
+        open(path, "a").close()  # one that cannot be written says so now, not after the first arm
     name, net = named(given.network)
     expected = truths(name, net, given.references)
     out = csv.writer(sys.stdout)
