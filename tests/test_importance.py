@@ -16,6 +16,7 @@ from unimarg.diagnostics import k_hat, tail_size
 from unimarg.evidence import parse_evidence
 from unimarg.frame import frame_of
 from unimarg.importance import CHUNK, ENOUGH, FIRST_CHECK, Estimator, Limits, first_sample, sampler
+from unimarg.nets import NET
 from unimarg.proposals.lookahead import lookahead
 from unimarg.proposals.prior import prior
 from unimarg.sums import SUMS
@@ -65,7 +66,7 @@ def test_scores_are_standard_normal_and_intervals_cover():
     given = prior(frame_of(ASIA), query).finish()
     for seed in range(200):
         estimator = Estimator(frame_of(ASIA), query, given)
-        estimator.run(Limits(1 << 13), seed)
+        estimator.run(Limits(1 << 14), seed)
         found = estimator.posterior("prior", Limits(), 0.0)
         at = found._position("lung")
         marginals.append((found.probabilities[at][0] - exact.probabilities[at][0]) / found.std_errors[at][0])
@@ -115,28 +116,34 @@ def test_where_a_run_stops_does_not_depend_on_the_chunks(target):
     assert len(counts) == 1
 
 
-def test_an_answer_without_sampling_has_the_errors_of_the_definition():
-    """Weights and states by hand: mean sum w f / sum w, error sqrt(sum w^2 (f - mean)^2) / sum w; then less the fitted share of f - q."""
+@pytest.mark.parametrize("nets", [False, True])
+def test_an_answer_without_sampling_has_the_errors_of_the_definition(nets):
+    """By hand: mean sum w f / sum w, error sqrt(sum w^2 (f - mean)^2) / sum w; then less the fitted share of f - q.
+
+    In nets the terms of these sums are first added up in each, and the error is a little larger, as there are few of them.
+    """
     query = Query.make(ASIA, parse_evidence(ASIA, ILL), tuple(range(len(ASIA))))
     given = prior(frame_of(ASIA), query).finish()
-    states, log_w, origin = walk(frame_of(ASIA).shape, given, key_from_seed(0), first_sample(0), 1 << 13)
+    states, log_w, origin = walk(frame_of(ASIA).shape, given, key_from_seed(0), first_sample(0), 1 << 16, nets=nets)
     lung, smoke = (np.asarray(states)[ASIA.index[name]] for name in ("lung", "smoke"))
-    w, f, n = np.exp(np.asarray(log_w, np.float64)), lung == 0, 1 << 13
+    w, f, n = np.exp(np.asarray(log_w, np.float64)), lung == 0, 1 << 16
     q = ASIA.mechanisms[ASIA.index["lung"]].expand()[smoke, 0]
     np.testing.assert_allclose(np.asarray(given.prob)[np.asarray(origin.rows)[ASIA.index["lung"]]], q, rtol=1e-6)
-    estimator = Estimator(frame_of(ASIA), query, given)
-    estimator.run(Limits(1 << 13))
+    estimator = Estimator(frame_of(ASIA), query, given, sampler(frame_of(ASIA), given, nets=nets), nets=nets)
+    estimator.run(Limits(1 << 16))
     found = estimator.posterior("prior", Limits(), 0.0)
     mean = w @ f / w.sum()
     first = ASIA.variables[ASIA.index["lung"]].states[0]
-    part, control = n * w / w.sum() * (f - mean), f - q
+    terms = n // NET if nets else n
+    factor = terms / 9 * np.expm1(9 / (terms - 1)) if nets else 1
+    part, control = (a.reshape(terms, -1).sum(axis=1) for a in (n * w / w.sum() * (f - mean), f - q))
     share = part @ control / (control @ control)
     assert abs(share) > 0.1
-    better = mean - share * control.mean()
-    left = n * w / w.sum() * (f - better) - share * control
+    better = mean - share * control.sum() / n
+    left = (n * w / w.sum() * (f - better)).reshape(terms, -1).sum(axis=1) - share * control
     assert left.mean() == pytest.approx(0, abs=1e-12)
     assert found["lung"][first] == pytest.approx(better, rel=1e-5)
-    assert found.error("lung")[first] == pytest.approx(np.sqrt((left**2).sum()) / n, rel=1e-4)
+    assert found.error("lung")[first] == pytest.approx(np.sqrt(factor * (left**2).sum()) / n, rel=1e-4)
     assert found.error("lung")[first] < np.sqrt((w**2) @ (f - mean) ** 2) / w.sum()
     assert found.ess == pytest.approx(w.sum() ** 2 / (w**2).sum(), rel=1e-5)
     assert found.log_evidence == pytest.approx(np.log(w.mean()), abs=1e-5)
@@ -263,7 +270,8 @@ def test_the_tail_that_is_kept_is_that_of_all_weights():
     total = Weighted(1, 2)
     for part in np.split(log_w, 10):
         total.add(
-            float(part.max()), np.exp(part - part.max()).sum(), np.exp(2 * (part - part.max())).sum(), np.zeros((1, 2, SUMS)), part, 5000
+            *(float(part.max()), np.exp(part - part.max()).sum(), np.full(2, np.exp(2 * (part - part.max())).sum())),
+            *(np.zeros((1, 2, SUMS)), part, 5000),
         )
     assert len(total.largest) == tail_size(50_000) + 1
     np.testing.assert_array_equal(np.sort(total.largest), np.sort(log_w)[-len(total.largest) :])
@@ -277,7 +285,7 @@ def test_a_state_in_no_sample_may_have_been_missed_by_a_few_heavy_ones(weights):
     drawn = {"equal": np.ones(20_000), "few heavy": np.concatenate([np.full(10_000, 0.02), np.ones(5)])}
     w = drawn.get(weights, np.exp(np.random.default_rng(0).exponential(0.9, 20_000)))  # Pareto weights of shape 0.9
     w = w / w.max()
-    estimator.total.add(0.0, w.sum(), (w * w).sum(), np.zeros((len(ASIA), 2, SUMS)), np.log(w), len(w))
+    estimator.total.add(0.0, w.sum(), np.full(2, (w * w).sum()), np.zeros((len(ASIA), 2, SUMS)), np.log(w), len(w))
     mean, error = estimator.moments()
     assert mean[ASIA.index["lung"], 0] == 0
     assert error[ASIA.index["lung"], 0] == pytest.approx(2 * np.sort(w)[-10:].mean() / w.sum())

@@ -35,8 +35,8 @@ def test_a_mean_that_findings_leave_constant_has_no_error():
         found = um.infer(net, {"b": certain}, method="prior", samples=4096, target_error=None)
         assert found["c"]["yes"] == pytest.approx(0.3, abs=1e-6)
         assert max(found.error("c").values()) <= 1e-6
-    assert min(um.infer(net, {"b": "no"}, method="prior", samples=4096, target_error=None).error("c").values()) > 1e-3
-    assert min(um.infer(net, {"b": [0.1, 1.0]}, method="prior", samples=4096, target_error=None).error("c").values()) > 1e-3
+    assert min(um.infer(net, {"b": "no"}, method="prior", samples=4096, target_error=None).error("c").values()) > 1e-4
+    assert min(um.infer(net, {"b": [0.1, 1.0]}, method="prior", samples=4096, target_error=None).error("c").values()) > 1e-4
 
 
 @pytest.mark.parametrize("rare", [1e-5, 1e-7, 1e-12])

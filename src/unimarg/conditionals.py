@@ -19,6 +19,7 @@ import numpy as np
 from unimarg.evidence import Evidence
 from unimarg.frame import Frame, strides_of
 from unimarg.layout import NoisyBlocks, over_states, power_of_two, scaled_tails
+from unimarg.nets import columns
 from unimarg.network import Floats, Ints, Network
 from unimarg.relevance import ancestors, has_observed_descendant
 
@@ -34,6 +35,7 @@ class Step(NamedTuple):
 
     node: jax.Array
     number: jax.Array  # for random numbers: the node's, or a link's own
+    points: jax.Array  # likewise: which of the candidates in ``nets``
     mode: jax.Array
     card: jax.Array
     half: jax.Array  # half of the padded number of states: where bisection begins; 0 for a noisy-max without a table
@@ -86,6 +88,7 @@ class Conditionals(NamedTuple):
     log_ratio: jax.Array  # float32: log of P(x_i | pa_i) l_i(x_i) over it
     noisy: NoisyBlocks | None
     edges: Edges | None
+    columns: jax.Array  # of those candidates, uint32 [candidates, BITS]
 
 
 @dataclass(frozen=True)
@@ -191,7 +194,8 @@ class Draft:
         prob, log_ratio, high = _finished_tables(self, self._by_formula(mode))
         steps, count = self._steps(mode)
         means, mean_count = self._means(mode)
-        parts: Any = (steps, np.int32(count), means, np.int32(mean_count), high, prob, log_ratio, self.frame.blocks, self.edges)
+        counted = steps, np.int32(count), means, np.int32(mean_count)
+        parts: Any = (*counted, high, prob, log_ratio, self.frame.blocks, self.edges, columns())
         return jax.device_put(Conditionals(*parts))  # all at once: one by one takes several times as long
 
     def _modes(self) -> Ints:
@@ -244,7 +248,7 @@ class Draft:
         table = (frame.net.cards[nodes], half, offset, contexts, context, strides)
         noisy = (*(a[nodes] for a in (frame.noisy_number, log_likelihood, self.tilt, self.beta)), np.full(len(nodes), self.structure))
         most = n + frame.links
-        steps = Step(*(pad_rows(a, most) for a in (nodes, number, mode, *table, *noisy, edges, formula)))
+        steps = Step(*(pad_rows(a, most) for a in (nodes, number, frame.points[number], mode, *table, *noisy, edges, formula)))
         if self.log_other is not None:
             steps = steps._replace(log_other=pad_rows(self.log_other[nodes], most))
         return steps, len(nodes)

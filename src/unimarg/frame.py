@@ -15,6 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from unimarg.layout import Kind, NoisyBlocks, noisy_blocks, parent_order, power_of_two
+from unimarg.nets import CANDIDATES, choose
 from unimarg.network import Floats, Ints, Network, NoisyMax
 from unimarg.support import Support
 
@@ -131,6 +132,13 @@ class Frame:
     def causes(self) -> dict[int, Causes]:
         """Of every large noisy-max."""
         return {i: Causes.make(self.net, i) for i in np.flatnonzero(self.large).tolist()}
+
+    @cached_property
+    def points(self) -> Ints:
+        """The points that nodes, and after them links, are drawn with: numbers of ``nets.candidates``."""
+        net = self.net
+        chosen = choose(self.order.tolist(), lambda i: (*net.parents[i], *net.children[i]))
+        return np.concatenate([chosen, np.arange(self.links) % CANDIDATES])
 
     @cached_property
     def support(self) -> Support:

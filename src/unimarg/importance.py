@@ -2,11 +2,13 @@
 
     P(x_i = k | e) ~ sum_s w_s f_s / sum_s w_s,    w = P(x) l(x) / Q(x),    P(e) ~ mean of w
 
-f is the indicator of x_i = k, or P(x_i = k | pa_i) where no finding lies below node i (Rao-Blackwell). The standard error is
-sqrt(sum w^2 (f - mu)^2) / sum w, less where the proposal's own q_i serves as a control variate, and no less than the share of a FEW
-heavy samples, unless counting the state would have less. To the variance of a rare state the square of that share is added: few samples,
-or none, show how its weights vary. Where look-ahead averaged nothing all weights are equal, and a sample counts for no more than q_i can
-vary. Where a proposal may miss what no weight shows, witnesses are heard (``witness``).
+f is the indicator of x_i = k, or P(x_i = k | pa_i) where no finding lies below node i (Rao-Blackwell). Samples are drawn in nets that
+fill space (``nets``), which are independent of each other; the standard error is sqrt(sum over nets of (sum w (f - mu))^2) / sum w, a
+little more where nets are few, with fewer than LEAST_NETS that of independent samples; less where the proposal's own q_i serves as a
+control variate, and no less than the share of a FEW heavy samples, unless counting the state would have less. To the variance of a rare
+state the square of that share is added: few samples, or none, show how its weights vary. Where look-ahead averaged nothing all weights
+are equal, and a sample counts for no more than q_i can vary. Where a proposal may miss what no weight shows, witnesses are heard
+(``witness``).
 
 Samples come in chunks, several at a time; their sums are kept in float64, weights scaled by the largest so far. Whether to go on is
 asked at FIRST_CHECK samples, and then at as many as the target error should take by what is known, twice those so far at most: seldom,
@@ -32,11 +34,12 @@ from unimarg.conditionals import BY_ROW, TABLE_MEAN, Conditionals, Query
 from unimarg.counter import Key, key_from_seed, key_of_stream
 from unimarg.frame import Frame, range_over_rows
 from unimarg.layout import MAX_NODES
+from unimarg.nets import NET
 from unimarg.network import Floats
 from unimarg.posterior import Posterior
 from unimarg.sums import weighted_sums
 from unimarg.walk import Origin, walk
-from unimarg.weighted import RELIABLE, Weighted
+from unimarg.weighted import RELIABLE, Moments, Weighted
 
 CHUNK, CHUNK_ACCELERATED = 5 << 10, 1 << 19  # a GPU takes about as long for a hundred thousand samples as for half a million
 FIRST_CHECK = 10 << 10  # samples after which errors are looked at first: 10,000 tosses of a coin have an error of 0.005
@@ -47,6 +50,8 @@ ENOUGH, HOPELESS = 400.0, 10.0  # effective samples: ok from, failed below
 FEW = 2.0  # heavy samples, whose share in all weights is an error's least where means of probabilities or control variates leave less
 RARE = 50.0  # heavy samples: to the variance of a state that fewer of them could show, the square of that share is added
 UNSEEN = 2.6  # likewise where weights are known to be equal: of 4.5 times as many expected none come as seldom as a score beyond 4.5
+LEAST_NETS = 16  # from which on errors are those of nets
+SCORE = 3.0  # a z-score that should be as seldom as a normal one
 EVENTS = 100  # sum of D^2 from which a factor is fitted freely
 TINY = 1e-300
 ROUNDING = 1e-6  # of probabilities in float32, summed, relative to them
@@ -70,11 +75,11 @@ Draw = Callable[[Key, jax.Array, int], Drawn]  # (key, first sample, n)
 Weigh = Callable[[jax.Array], tuple[jax.Array, Origin | None]]  # of states [nodes, n] that another drew: the proposal's log weights
 
 
-def sampler(frame: Frame, given: Conditionals, control: bool = True) -> Draw:
-    """Draws by a walk through the nodes, with or without what control variates need."""
+def sampler(frame: Frame, given: Conditionals, control: bool = True, nets: bool = True) -> Draw:
+    """Draws by a walk through the nodes, with or without what control variates need, in nets or independent."""
 
     def draw(key: Key, first: jax.Array, n: int) -> Drawn:
-        states, log_w, origin = walk(frame.shape, given, key, first, n)
+        states, log_w, origin = walk(frame.shape, given, key, first, n, nets=nets)
         return states, log_w, origin if control else None
 
     return draw
@@ -113,18 +118,20 @@ class Estimator:
         spent: int = 0,
         witness: Draw | None = None,
         ranges: dict[int, Floats] | None = None,
+        nets: bool = True,
     ):
         self.frame, self.query, self.given = frame, query, given
         self.ranges = ranges or {}  # of q_i, where q is known to be the posterior
         self.spent = spent  # samples that went into the proposal
         self.draw, self.witness = draw or sampler(frame, given), witness
+        self.nets = nets  # whether ``draw`` draws in nets
         self.total, self.heard = (Weighted(frame.shape.nodes, frame.shape.card) for _ in range(2))  # of samples, and of witnesses
         self._known: tuple[tuple[int, int], tuple[Floats, Floats]] | None = None  # samples and witnesses, and the moments of so many
         self._beyond = 0.0  # the most that witnesses add to a variance
 
     def run(self, limits: Limits, seed: int = 0, chunk: int | None = None, progress: Callable[[int, float], None] | None = None) -> None:
         """Samples until one of the limits."""
-        key, size, began = key_from_seed(seed), chunk or chunk_size(self.frame), time.perf_counter()
+        key, size, began = key_from_seed(seed), -(-(chunk or chunk_size(self.frame)) // NET) * NET, time.perf_counter()
         target = limits.target_error
         with ThreadPoolExecutor(side_by_side()) as pool, ThreadPoolExecutor(1) as beside:
             while self.total.samples < limits.samples and (target is None or not self.reached(target)):
@@ -155,12 +162,13 @@ class Estimator:
 
     def _advance(self, pool: ThreadPoolExecutor, draw: Draw, total: Weighted, key: Key, size: int, goal: int) -> None:
         """Draws some chunks side by side and adds them in the order of their numbers."""
+        assert total.samples % NET == 0  # a net that was cut short was the last
 
         def chunk(first: int) -> tuple[Any, ...]:
             count = min(size, goal - first)
             states, log_w, origin = draw(key, first_sample(first), size)
-            top, w, w2, sums = self._sums(states, log_w, origin, count)
-            return float(top), float(w), float(w2), np.asarray(sums), np.asarray(log_w)[:count], count
+            top, w, squares, sums = self._sums(states, log_w, origin, count)
+            return float(top), float(w), np.asarray(squares), np.asarray(sums), np.asarray(log_w)[:count], count
 
         for found in pool.map(chunk, range(total.samples, goal, size)[: side_by_side()]):
             total.add(*found)
@@ -170,7 +178,7 @@ class Estimator:
         if self.witness is None:
             return
         due = max(-(-samples // SAMPLES_PER_WITNESS), LEAST_WITNESSES)
-        due = due if to_the_last else due // size * size
+        due = -(-due // NET) * NET if to_the_last else due // size * size
         key = key_of_stream(seed, WITNESSES)
         with ThreadPoolExecutor(side_by_side()) as pool:
             while self.heard.samples < due:
@@ -193,7 +201,22 @@ class Estimator:
         """Of the witnesses likewise; infinite where they leave no digit."""
         if self.ess < self.total.ess:
             return math.sqrt(self._told) if self._told < 1 else math.inf
-        return math.sqrt(max(1 / self.ess - 1 / self.total.samples, 0.0)) if self.ess > 0 else math.inf
+        total, (moments, factor) = self.total, self._independent
+        return math.sqrt(max(moments.w2 / total.w**2 - moments.counts2 / total.samples**2, 0.0) * factor) if total.w > 0 else math.inf
+
+    @property
+    def _independent(self) -> tuple[Moments, float]:
+        """Sums over what is independent, nets if there are enough of them, and what to multiply variances from so many of them by.
+
+        A variance from few nets has an error of its own, and z-scores are Student's: the factor makes those beyond SCORE as seldom as
+        normal ones (z^2 is about v log(1 + t^2 / v) with v degrees of freedom, Wallace 1959).
+        """
+        total = self.total
+        nets = total.samples**2 / max(total.by_net.counts2, 1)
+        if not self.nets or nets < LEAST_NETS:
+            return total.by_sample, 1.0
+        free = nets - 1
+        return total.by_net, nets * math.expm1(SCORE**2 / free) / SCORE**2
 
     @property
     def _told(self) -> float:
@@ -227,14 +250,14 @@ class Estimator:
         if total.w <= 0:
             return np.full((n, card), np.nan), np.full((n, card), np.nan)
         delta = total.sums[..., 0] / total.w
-        beyond = self._told_beyond(centre + delta, self._square(delta))
-        delta, square = self._controlled(delta)
+        beyond = self._told_beyond(centre + delta, total.by_sample.about(delta) / total.w**2)
+        delta, square, apart = self._controlled(delta)
         mean, spread = np.clip(centre + delta, 0, 1), self._spread
         # What was not drawn may weigh as much as the heaviest samples that were. Where few of those would make the state, or all of a
         # variance, the samples say little of it; elsewhere a mean varies no more than the indicator of the state.
         heavy, even = total.heaviest * spread, np.isin(np.arange(n), self._even)[:, None]
         few, counted = (np.where(even, UNSEEN, FEW) * heavy) ** 2, mean * (1 - mean) / total.ess
-        rare = np.where(even, square < RARE * heavy**2, np.minimum(mean, 1 - mean) < RARE * heavy)
+        rare = np.where(even, apart < RARE * heavy**2, np.minimum(mean, 1 - mean) < RARE * heavy)
         square = np.where(rare, np.maximum(square, 0) + few, np.maximum(square, np.minimum(counted, few))) + beyond
         least = ROUNDING * np.maximum(mean, self._open)
         self._beyond = float(beyond.max(initial=0))
@@ -244,30 +267,27 @@ class Estimator:
         """The variance that the witnesses tell of beyond what the samples show."""
         heard = self.heard
         delta = mean - heard.centre
-        told = np.clip((heard.sums[..., 2] - 2 * delta * heard.sums[..., 1] + delta**2 * heard.w2) * self._scale, 0, 1)
+        told = np.clip(heard.by_sample.about(delta) * self._scale, 0, 1)
         return np.where(told > DOUBT * square, told - np.maximum(square, 0), 0)
 
-    def _square(self, delta: Floats) -> Floats:
-        """sum w^2 (g - delta)^2 / (sum w)^2"""
-        total = self.total
-        return (total.sums[..., 2] - 2 * delta * total.sums[..., 1] + delta**2 * total.w2) / total.w**2
-
-    def _controlled(self, delta: Floats) -> tuple[Floats, Floats]:
-        """Better means than ``delta``, both relative to the centre, and their variances.
+    def _controlled(self, delta: Floats) -> tuple[Floats, Floats, Floats]:
+        """Better means than ``delta``, both relative to the centre, their variances, and what those of independent samples would be.
 
         D = 1(x_i = k) - q_i(k | drawn before) has the mean 0, and goes along with w (f - mu): a times its average is subtracted,
         with a for each node such that the variance is smallest. Where all weights are equal that is 1, and leaves the mean of q_i.
         """
-        total, n = self.total, self.total.samples
-        d, d2, wd, wgd = np.moveaxis(total.control, -1, 0)
-        along = (wgd - delta * wd) * n / total.w  # sum of w (g - delta) D, w with a mean of 1
-        varies = d2.sum(axis=1, keepdims=True)
-        most = np.where(varies > EVENTS, math.inf, 1.0)  # rare events not seen leave D all but constant, and a large for no reason
+        total, n, (moments, factor) = self.total, self.total.samples, self._independent
+        along = moments.along(delta) * n / total.w  # with a mean of w of 1
+        varies, events = (m.control.sum(axis=1, keepdims=True) for m in (moments, total.by_sample))
+        most = np.where(events > EVENTS, math.inf, 1.0)  # rare events not seen leave D all but constant, and a large for no reason
         a = np.clip(along.sum(axis=1, keepdims=True) / np.maximum(varies, TINY), 0, most if total.ess >= ENOUGH else 0)
         a[self._even] = 1
-        delta = delta - a * d / n
-        along = (wgd - delta * wd) * n / total.w
-        return delta, self._square(delta) - (2 * a * along - a**2 * d2) / n**2
+        delta = delta - a * total.sums[..., 1] / n
+
+        def variance(m: Moments) -> Floats:
+            return m.about(delta) / total.w**2 - (2 * a * m.along(delta) * n / total.w - a**2 * m.control) / n**2
+
+        return delta, variance(moments) * factor, variance(total.by_sample)
 
     @cached_property
     def _open(self) -> np.ndarray:

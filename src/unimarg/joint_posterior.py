@@ -24,6 +24,7 @@ from unimarg.errors import ImpossibleEvidenceError, SamplingError, TooExpensiveE
 from unimarg.exact import DEFAULT_MEMORY, exact
 from unimarg.formats.interop import AnyNetwork, as_network
 from unimarg.importance import DEFAULT_SAMPLES, ENOUGH, MISSES, Drawn, Estimator, chunk_size, first_sample
+from unimarg.nets import NET
 from unimarg.network import Floats, Ints, Network
 from unimarg.query import EXACT_MEMORY, Asked, Options, check
 from unimarg.sums import SUMS
@@ -77,7 +78,7 @@ def posterior_samples(
         raise UsageError("weighted=False gives the raw draws of a proposal: name it, e.g. method='sequential'")
     if weighted not in (None, True, False):
         raise UsageError(f"weighted must be True, False or None, not {weighted!r}")
-    asked = Asked(net, model, evidence, targets, Options(**options), every=True)
+    asked = Asked(net, model, evidence, targets, Options(**options), every=True, nets=False)  # samples are expected to be independent
     n = whole_number(n, "the number of samples", 0, RESAMPLED // max(len(asked.query.targets), 1))
     name, estimator, tried = _proposal(asked, method)
     stream = _Stream(estimator, asked.options.seed)
@@ -202,7 +203,7 @@ def _add(total: Weighted, log_w: Floats) -> None:
     """A chunk's weights alone."""
     top = float(log_w.max(initial=-math.inf))
     w = np.exp(log_w - top) if top > -math.inf else np.zeros(1)
-    total.add(top, float(w.sum()), float((w * w).sum()), np.zeros((0, 0, SUMS)), log_w, len(log_w))
+    total.add(top, float(w.sum()), np.full(2, (w * w).sum()), np.zeros((0, 0, SUMS)), log_w, len(log_w))
 
 
 # --- a few variables together
@@ -314,7 +315,7 @@ class Combinations(Estimator):
     """Counts the combinations of the query's targets in place of the states of each."""
 
     def __init__(self, proposal: Estimator, cards: Sequence[int]):
-        super().__init__(proposal.frame, proposal.query, proposal.given, proposal.draw, witness=proposal.witness)
+        super().__init__(proposal.frame, proposal.query, proposal.given, proposal.draw, witness=proposal.witness, nets=proposal.nets)
         self.cards = cards
         self.total, self.heard = (Weighted(1, math.prod(cards)) for _ in range(2))
 
@@ -323,9 +324,14 @@ class Combinations(Estimator):
         weight = np.asarray(log_w, dtype=np.float64)[:count]
         top = weight.max()
         w = np.exp(weight - top) if top > -np.inf else np.zeros(count)
-        once, twice = (np.bincount(codes, a, minlength=math.prod(self.cards)) for a in (w, w * w))
-        nothing = np.zeros((SUMS - 3, len(once)))
-        return top, w.sum(), (w * w).sum(), np.stack([once, twice, twice, *nothing], axis=-1)[None]
+        net, all_codes = np.arange(count) // NET, math.prod(self.cards)
+        cells, cell = np.unique(net * all_codes + codes, return_inverse=True)  # a combination in a net
+        of_net, of_cell = np.bincount(net, w), np.bincount(cell, w)
+        parts = (codes, w), (codes, w * w), (cells % all_codes, of_cell**2), (cells % all_codes, of_cell * of_net[cells // all_codes])
+        once, twice, square, along = (np.bincount(at, a, minlength=all_codes) for at, a in parts)
+        zero = np.zeros(all_codes)
+        sums = [once, zero, zero, twice, twice, *[zero] * 4, square, along, *[zero] * 3]
+        return top, w.sum(), np.array([(w * w).sum(), (of_net**2).sum()]), np.stack(sums, axis=-1)[None]
 
     @cached_property
     def _open(self) -> np.ndarray:

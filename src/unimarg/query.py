@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 
-from unimarg.conditionals import Draft, Query
+from unimarg.conditionals import Conditionals, Draft, Query
 from unimarg.counter import key_from_seed
 from unimarg.errors import EvidenceError, ImpossibleEvidenceError, TooExpensiveError, UsageError, closest, whole_number
 from unimarg.evidence import parse_evidence
@@ -160,7 +160,14 @@ class Asked:
     """One evidence set and its targets."""
 
     def __init__(
-        self, net: Network, model: Marginalizer | None, evidence: Any, targets: Sequence[str] | None, options: Options, every: bool = False
+        self,
+        net: Network,
+        model: Marginalizer | None,
+        evidence: Any,
+        targets: Sequence[str] | None,
+        options: Options,
+        every: bool = False,
+        nets: bool = True,
     ):
         self.began = time.perf_counter()
         self.net, self.model, self.options = net, model, options
@@ -168,7 +175,7 @@ class Asked:
         self.given, self.names = evidence, None if targets is None else [net.names[i] for i in nodes]
         self.query = Query.make(net, parse_evidence(net, evidence), tuple(nodes), every)
         self.frame: Frame = frame_of(net)
-        self.limits = options.limits()
+        self.limits, self.nets = options.limits(), nets  # samples in nets, or independent
         self.note, self.spent = "", 0  # what a proposal has to say, and the samples drawn on the way to it
 
     def by(self, method: str) -> Posterior:
@@ -243,7 +250,7 @@ class Asked:
         if method == "adaptive":
             draft = lookahead(frame, query)
             given, self.spent = adapt(draft, options.seed, self.limits.seconds - self.seconds())
-            return Estimator(frame, query, given, sampler(frame, given, options.structure), self.spent, ranges=self._ranges(draft))
+            return Estimator(frame, query, given, self._sampler(given), self.spent, ranges=self._ranges(draft), nets=self.nets)
         if method == "sequential":
             from unimarg.proposals.sequential import sequential
 
@@ -257,7 +264,10 @@ class Asked:
         if method != "lookahead" and (method != "prior" or query.below.any()):  # without findings below the prior is the posterior
             drawn = replace(query, every=query.every or not options.structure)
             witnesses = witness(frame, drawn, weighed_by_walk(frame, given, options.structure))
-        return Estimator(frame, query, given, sampler(frame, given, options.structure), self.spent, witnesses, self._ranges(draft))
+        return Estimator(frame, query, given, self._sampler(given), self.spent, witnesses, self._ranges(draft), self.nets)
+
+    def _sampler(self, given: Conditionals) -> Draw:
+        return sampler(self.frame, given, self.options.structure, self.nets)
 
     def _ranges(self, draft: Draft) -> dict[int, Floats] | None:
         """Those that control variates leave, of which there are none without structure."""
@@ -267,7 +277,7 @@ class Asked:
         """Not by a walk: ``nodes`` and those above them; with structure, means are still over P(x_i | pa_i) where no finding lies below."""
         given = prior(self.frame, self.query, self.options.structure).finish()
         drawn = Query.make(self.net, self.query.evidence, tuple(nodes), every=True)
-        return Estimator(self.frame, self.query, given, draw, witness=witness(self.frame, drawn, weigh))
+        return Estimator(self.frame, self.query, given, draw, witness=witness(self.frame, drawn, weigh), nets=False)
 
     def draft(self, method: str) -> Draft:
         frame, query, structure = self.frame, self.query, self.options.structure

@@ -2,9 +2,12 @@
 
 For each node and state k, with weights w scaled by the largest and g = f - c:
 
-    w g, w^2 g, w^2 g^2, c        f is the indicator of the state, or P(x_i = k | pa_i) where the node has no finding below it; c is
-                                  near its mean, since digits are lost otherwise where f hardly varies
-    D, D^2, w D, w g D            D = f - q_i(k | drawn before), whose mean is 0: where f is an indicator and q_i is known; 0 elsewhere
+    w g, D                       f is the indicator of the state, or P(x_i = k | pa_i) where the node has no finding below it;
+                                 D = f - q_i(k | drawn before), of mean 0, where f is an indicator and q_i is known; 0 elsewhere
+    c, over samples (w g)^2,     c is near the mean of f, since digits are lost otherwise where f hardly varies
+    w g w, D^2, w D, w g D
+    c', over nets the same       with another c', and w, w g and D first summed over the samples of each net (``nets``): nets are
+                                 independent of each other, and the samples of one are not
 """
 
 from __future__ import annotations
@@ -22,9 +25,11 @@ from unimarg.compiled import ONE_CORE, p_of_steps
 from unimarg.conditionals import BY_FORMULA, BY_ROW, DRAWN, NOISY_MEAN, TABLE_MEAN, Conditionals, Mean
 from unimarg.frame import Shape
 from unimarg.layout import NoisyBlocks
+from unimarg.nets import NET
 from unimarg.walk import Origin, few_sizes, noisy_steps_of, size_of, table_entries
 
-SUMS = 8  # of a node's state
+SECOND = 6  # a centre, and five second moments about it
+SUMS = 2 + 2 * SECOND  # of a node's state
 FIRST, CENTRES = 64, 2.0**20  # samples whose mean the centre c is, rounded; its fractions, so that 1 - c is exact too
 assert (DRAWN, BY_ROW, BY_FORMULA, TABLE_MEAN, NOISY_MEAN) == (0, 1, 2, 3, 4)  # the order of the branches below
 
@@ -43,7 +48,8 @@ class Samples(NamedTuple):
 def weighted_sums(
     shape: Shape, given: Conditionals, states: jax.Array, log_w: jax.Array, origin: Origin | None, count: int
 ) -> tuple[jax.Array, ...]:
-    """Over the first ``count`` samples: the largest log w; sums of w and w^2, and ``[nodes, card, SUMS]``."""
+    """Over the first ``count`` samples, n a multiple of NET: the largest log w; the sum of w, those of w^2 over samples and over nets, and
+    ``[nodes, card, SUMS]``."""
     return _weighted_sums(shape, given.means, given.estimated, given.prob, given.noisy, states, log_w, origin, np.int32(count))
 
 
@@ -77,7 +83,13 @@ def _weighted_sums(
             which = jnp.where(mean.kind == NOISY_MEAN, len(tables) + size_of(mean.card, sizes), which)
         return lax.dynamic_update_index_in_dim(out, lax.switch(which, branches), mean.node, 0)
 
-    return top, w.sum(), (w * w).sum(), lax.fori_loop(0, estimated, node, jnp.zeros((shape.nodes, shape.card, SUMS)))
+    squares = jnp.stack([(w * w).sum(), (over_nets(w) ** 2).sum()])
+    return top, w.sum(), squares, lax.fori_loop(0, estimated, node, jnp.zeros((shape.nodes, shape.card, SUMS)))
+
+
+def over_nets(a: jax.Array) -> jax.Array:
+    """Sums over the samples of each net, ``[nets]``."""
+    return a.reshape(-1, NET).sum(axis=1)
 
 
 # --- one node, ``[card, SUMS]``
@@ -86,7 +98,7 @@ ByState = Callable[[Mean, int, Callable[[jax.Array], jax.Array]], jax.Array]
 
 
 def _drawn(samples: Samples, mean: Mean, card: int, by: ByState) -> jax.Array:
-    return by(mean, card, lambda k: _of_indicator(samples.w, _is(samples, mean, k)))
+    return by(mean, card, lambda k: _of_indicator(samples, _is(samples, mean, k)))
 
 
 def _by_row(samples: Samples, mean: Mean, card: int, by: ByState) -> jax.Array:
@@ -117,20 +129,20 @@ def _is(samples: Samples, mean: Mean, k: jax.Array) -> jax.Array:
 
 def _controlled(samples: Samples, mean: Mean, k: jax.Array, q: jax.Array) -> jax.Array:
     f = _is(samples, mean, k)
-    return _of_indicator(samples.w, f, jnp.where(samples.counts, f - q, 0))
+    return _of_indicator(samples, f, jnp.where(samples.counts, f - q, 0))
 
 
 def _table_mean(samples: Samples, mean: Mean, card: int, by: ByState) -> jax.Array:
     base = lax.optimization_barrier(table_entries(mean, samples.states))
-    return by(mean, card, lambda k: _sums_of(samples.w, samples.prob.at[base + k].get(mode="promise_in_bounds")))
+    return by(mean, card, lambda k: _sums_of(samples, samples.prob.at[base + k].get(mode="promise_in_bounds")))
 
 
 def _noisy_mean(samples: Samples, mean: Mean, card: int, of: int) -> jax.Array:
     """Of a noisy-max with at most ``of`` states."""
     p = p_of_steps(noisy_steps_of(samples.noisy, mean, samples.states, of))[:card]
     if of == 2:
-        return _both(_sums_of(samples.w, p[1]), card)
-    sums = jnp.stack([_sums_of(samples.w, f) for f in p])
+        return _both(_sums_of(samples, p[1]), card)
+    sums = jnp.stack([_sums_of(samples, f) for f in p])
     return jnp.pad(sums, ((0, card - len(sums)), (0, 0)))
 
 
@@ -142,26 +154,37 @@ def _of_two(_mean: Mean, card: int, sums: Callable[[jax.Array], jax.Array]) -> j
     return _both(sums(jnp.int32(1)), card)
 
 
-def _sums_of(w: jax.Array, f: jax.Array) -> jax.Array:
+def _sums_of(samples: Samples, f: jax.Array) -> jax.Array:
     """``[SUMS]`` of one state."""
     c = jnp.round(f[:FIRST].mean() * CENTRES) / CENTRES
-    g = f - c
-    w2g = w * w * g
-    return jnp.pad(jnp.stack([(w * g).sum(), w2g.sum(), (w2g * g).sum(), c]), (0, SUMS - 4))
+    wg = samples.w * (f - c)
+    return _assembled(samples, c, wg, (wg * wg).sum(), (samples.w * wg).sum(), None)
 
 
-def _of_indicator(w: jax.Array, f: jax.Array, control: jax.Array | None = None) -> jax.Array:
+def _of_indicator(samples: Samples, f: jax.Array, control: jax.Array | None = None) -> jax.Array:
     """``[SUMS]`` of one state, f 0 or 1; ``control`` is D. With c one of these, whichever is more frequent, g^2 is g or -g."""
     c = jnp.round(f[:FIRST].mean())
-    wg = w * (f - c)
-    w2g = (w * wg).sum()
-    found = [wg.sum(), w2g, w2g * (1 - 2 * c), c]
-    if control is not None:
-        found += [control.sum(), (control * control).sum(), (w * control).sum(), (wg * control).sum()]
-    return jnp.pad(jnp.stack(found), (0, SUMS - len(found)))
+    wg = samples.w * (f - c)
+    along = (samples.w * wg).sum()
+    return _assembled(samples, c, wg, along * (1 - 2 * c), along, control)
+
+
+def _assembled(samples: Samples, c: jax.Array, wg: jax.Array, wg2: jax.Array, w2g: jax.Array, d: jax.Array | None) -> jax.Array:
+    nets, wg_nets = over_nets(samples.w), over_nets(wg)
+    own = jnp.where(nets.sum() > 0, wg_nets.sum() / nets.sum(), 0)  # the mean of g
+    about = wg_nets - own * nets
+    by_net = [c + own, (about * about).sum(), (about * nets).sum()]
+    if d is None:
+        never = [jnp.zeros(())] * 3
+        return jnp.stack([wg_nets.sum(), never[0], c, wg2, w2g, *never, *by_net, *never])
+    d_nets = over_nets(d)
+    by_sample = [c, wg2, w2g, (d * d).sum(), (samples.w * d).sum(), (wg * d).sum()]
+    by_net += [(d_nets * d_nets).sum(), (nets * d_nets).sum(), (about * d_nets).sum()]
+    return jnp.stack([wg_nets.sum(), d_nets.sum(), *by_sample, *by_net])
 
 
 def _both(sums: jax.Array, card: int) -> jax.Array:
     """The sums of both states of a binary node from those of the second: the first's g and D are minus those."""
-    sign = jnp.array([-1.0, -1.0, 1.0, -1.0, -1.0, 1.0, -1.0, 1.0])
-    return jnp.pad(jnp.stack([sums * sign + jnp.zeros(SUMS).at[3].set(1.0), sums]), ((0, max(card - 2, 0)), (0, 0)))[:card]
+    second = [-1.0, 1.0, -1.0, 1.0, -1.0, 1.0]
+    other = sums * jnp.array([-1.0, -1.0, *second, *second]) + jnp.zeros(SUMS).at[jnp.array([2, 2 + SECOND])].set(1.0)
+    return jnp.pad(jnp.stack([other, sums]), ((0, max(card - 2, 0)), (0, 0)))[:card]

@@ -43,9 +43,10 @@ from unimarg.conditionals import (
     Mean,
     Step,
 )
-from unimarg.counter import Key, words
+from unimarg.counter import Key
 from unimarg.frame import CONTEXTS, Shape
 from unimarg.layout import NoisyBlocks
+from unimarg.nets import LEADING, Numbers
 
 assert (PLAIN_TABLE, TABLE, PLAIN_NOISY, NOISY, TILTED) == (0, 1, 2, 3, 4)  # the order of the branches below
 LEAST = -60.0  # of log D, relative to the largest
@@ -59,30 +60,38 @@ class Origin(NamedTuple):
 
 
 def walk(
-    shape: Shape, given: Conditionals, key: Key, first: jax.Array, n: int, forced: jax.Array | None = None
+    shape: Shape, given: Conditionals, key: Key, first: jax.Array, n: int, forced: jax.Array | None = None, nets: bool = False
 ) -> tuple[jax.Array, jax.Array, Origin]:
     """States ``[nodes, n]`` and log weights ``[n]`` of the samples from number ``first`` (lower and upper word) on.
 
-    With ``forced`` states ``[steps, n]`` nothing is drawn: these states' weights are given.
+    They are independent, or with ``nets`` so spread that each NET of them, counted from number 0, fill space (``nets``). With ``forced``
+    states ``[steps, n]`` nothing is drawn: these states' weights are given.
     """
-    states, log_w, _, _, origin = _walk(shape, given, key, first, n, forced, False)
+    states, log_w, _, _, origin = _walk(shape, given, key, first, n, forced, False, _leading(nets))
     return states, log_w, origin
 
 
-def trace(shape: Shape, given: Conditionals, key: Key, first: jax.Array, n: int) -> tuple[jax.Array, jax.Array]:
+def trace(shape: Shape, given: Conditionals, key: Key, first: jax.Array, n: int, nets: bool = False) -> tuple[jax.Array, jax.Array]:
     """What every step drew, ``[most steps, n]``, and the log weights: links keep their states here."""
-    _, log_w, kept, _, _ = _walk(shape, given, key, first, n, None, True)
+    _, log_w, kept, _, _ = _walk(shape, given, key, first, n, None, True, _leading(nets))
     return kept, log_w
 
 
+def _leading(nets: bool) -> np.uint32:
+    return LEADING if nets else np.uint32(0)
+
+
 @partial(jax.jit, static_argnames=("shape", "n", "keep"), compiler_options=ONE_CORE)
-def _walk(shape: Shape, given: Conditionals, key: Key, first: jax.Array, n: int, forced: jax.Array | None, keep: bool) -> Any:
-    samples = first[0] + lax.iota(jnp.uint32, n)
+def _walk(
+    shape: Shape, given: Conditionals, key: Key, first: jax.Array, n: int, forced: jax.Array | None, keep: bool, leading: jax.Array
+) -> Any:
+    numbers = Numbers.make(key, first, n, leading)
 
     def body(t: jax.Array, carry: Any) -> Any:
         states, log_w, kept, sums, origin = carry
         now: Step = jax.tree.map(lambda a: lax.dynamic_index_in_dim(a, t, 0, keepdims=False), given.steps)
-        here = Here(given, now, states, sums, partial(words, key, samples, (now.number.astype(jnp.uint32) + first[1])[None]))
+        columns = lax.dynamic_index_in_dim(given.columns, now.points, 0, keepdims=False)
+        here = Here(given, now, states, sums, partial(numbers.words, now.number, columns))
         if forced is not None:
             here = here._replace(fixed=lax.dynamic_index_in_dim(forced, t, 0, keepdims=False).astype(jnp.int32))
         new, gain, row, q = _step(here, shape.formula_states)
@@ -109,7 +118,7 @@ class Here(NamedTuple):
     now: Step
     states: jax.Array
     sums: jax.Array | None  # [steps of large noisy-max nodes, n]
-    words: Callable[[], tuple[jax.Array, jax.Array]]  # random, high and low, [1, n] each
+    words: Callable[[], tuple[jax.Array, jax.Array]]  # random, high and low, [n] each
     fixed: jax.Array | None = None
 
 
@@ -256,7 +265,7 @@ def _invert(here: Here, base: jax.Array, binary: bool) -> jax.Array:
     """The number of k with u < 2^32 P(X > k), by bisection; an even word never reaches the all-ones threshold."""
     if here.fixed is not None:
         return here.fixed
-    even = here.words()[0][0] & np.uint32(0xFFFFFFFE)
+    even = here.words()[0] & np.uint32(0xFFFFFFFE)
 
     def halve(carry: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
         step, state = carry
@@ -271,7 +280,7 @@ def _draw(here: Here, q: list[jax.Array]) -> jax.Array:
     """A state from its probabilities; the random number is precise near 0 and near 1."""
     if here.fixed is not None:
         return here.fixed
-    high, low = (word[0] for word in here.words())
+    high, low = here.words()
     below = high.astype(jnp.float32) * np.float32(2.0**-32) + low.astype(jnp.float32) * np.float32(2.0**-64)
     above = (~high).astype(jnp.float32) * np.float32(2.0**-32) + (~low).astype(jnp.float32) * np.float32(2.0**-64)
     state, head = jnp.zeros(high.shape, jnp.int32), jnp.zeros(high.shape)

@@ -8,10 +8,45 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from unimarg.diagnostics import k_hat, tail_size
+from unimarg.nets import NET
 from unimarg.network import Floats
+from unimarg.sums import SECOND
 
 RELIABLE, DECISIVE = 0.7, 0.3  # k-hat above which a tail is heavy; share of sum w^2 from which it matters
 HEAVIEST = 10  # samples: the mean of their weights is that of a heavy one
+
+
+@dataclass
+class Moments:
+    """Sums of products of w, w g and D, over samples or over nets (each the sum over its samples)."""
+
+    products: Floats  # [nodes, card, ((w g)^2, w g w, D^2, w D, w g D)]
+    w2: float = 0.0
+    counts2: float = 0.0  # the squares of their numbers of samples
+
+    def add(self, old: float, new: float, w2: float, sums: Floats, centre: Floats, counts2: float) -> None:
+        """``sums`` are about a centre that comes first; ``old`` and ``new`` scale the weights."""
+        own, g2, gw, d2, wd, gd = np.moveaxis(sums, -1, 0)
+        by, powers = own - centre, np.array([2, 2, 0, 1, 1])  # of w
+        moved = np.stack([g2 + by * (2 * gw + by * w2), gw + by * w2, d2, wd, gd + by * wd], axis=-1)
+        self.products = self.products * old**powers + moved * new**powers
+        self.w2 = self.w2 * old**2 + w2 * new**2
+        self.counts2 += counts2
+
+    def about(self, delta: Floats) -> Floats:
+        """Sum of (w (g - delta))^2."""
+        g2, gw = self.products[..., 0], self.products[..., 1]
+        return g2 - 2 * delta * gw + delta**2 * self.w2
+
+    def along(self, delta: Floats) -> Floats:
+        """Sum of w (g - delta) D."""
+        wd, gd = self.products[..., 3], self.products[..., 4]
+        return gd - delta * wd
+
+    @property
+    def control(self) -> Floats:
+        """Sum of D^2."""
+        return self.products[..., 2]
 
 
 @dataclass
@@ -23,32 +58,37 @@ class Weighted:
     samples: int = 0
     top: float = -math.inf  # log of the scale
     w: float = 0.0
-    w2: float = 0.0
-    sums: Floats = field(init=False)  # [nodes, card, (w g, w^2 g, w^2 g^2)], g = f - centre
-    control: Floats = field(init=False)  # [nodes, card, (D, D^2, w D, w g D)]
+    sums: Floats = field(init=False)  # [nodes, card, (w g, D)], g = f - centre
+    by_sample: Moments = field(init=False)
+    by_net: Moments = field(init=False)
     centre: Floats = field(init=False)  # [nodes, card]
     largest: Floats = field(default_factory=lambda: np.zeros(0))
 
     def __post_init__(self) -> None:
-        self.sums, self.control = (np.zeros((self.nodes, self.card, k)) for k in (3, 4))
-        self.centre = np.zeros((self.nodes, self.card))
+        self.centre, self.sums = np.zeros((self.nodes, self.card)), np.zeros((self.nodes, self.card, 2))
+        self.by_sample, self.by_net = (Moments(np.zeros((self.nodes, self.card, SECOND - 1))) for _ in range(2))
 
-    def add(self, top: float, w: float, w2: float, sums: np.ndarray, log_w: np.ndarray, count: int) -> None:
-        """``sums`` are those of ``weighted_sums``, about a centre of their own."""
+    def add(self, top: float, w: float, squares: np.ndarray, sums: np.ndarray, log_w: np.ndarray, count: int) -> None:
+        """``sums`` are those of ``weighted_sums``, about centres of their own."""
+        sums = sums.astype(np.float64)
         if self.samples == 0:
-            self.centre = sums[..., 3].astype(np.float64)
+            self.centre = sums[..., 2]
         self.samples += count
         scale = max(self.top, top)
         old, new = (math.exp(t - scale) if t > -math.inf else 0.0 for t in (self.top, top))
-        self.w, self.w2 = self.w * old + w * new, self.w2 * old**2 + w2 * new**2
-        powers, weights = np.array([1, 2, 2]), np.array([0, 0, 1, 1])  # of w
-        moved, control = _moved(sums.astype(np.float64), self.centre, w, w2)
-        self.sums = self.sums * old**powers + moved * new**powers
-        self.control = self.control * old**weights + control * new**weights
+        moved = sums[..., :2] + np.stack([(sums[..., 2] - self.centre) * w, np.zeros_like(self.centre)], axis=-1)
+        self.w, self.sums = self.w * old + w * new, self.sums * [old, 1] + moved * [new, 1]
+        whole, rest = divmod(count, NET)
+        self.by_sample.add(old, new, float(squares[0]), sums[..., 2 : 2 + SECOND], self.centre, count)
+        self.by_net.add(old, new, float(squares[1]), sums[..., 2 + SECOND :], self.centre, whole * NET**2 + rest**2)
         self.top = scale
         keep = tail_size(self.samples) + 1
         together = np.concatenate([self.largest, log_w])
         self.largest = np.partition(together, len(together) - keep)[-keep:] if len(together) > keep else together
+
+    @property
+    def w2(self) -> float:
+        return self.by_sample.w2
 
     @property
     def ess(self) -> float:
@@ -75,10 +115,3 @@ class Weighted:
         """
         tail = np.exp(2 * (self.largest - self.top)).sum() if self.w2 > 0 else 0.0
         return self.k_hat >= RELIABLE and tail > DECISIVE * self.w2
-
-
-def _moved(sums: Floats, centre: Floats, w: float, w2: float) -> tuple[Floats, Floats]:
-    """Sums of w g, w^2 g, w^2 g^2, and of D, D^2, w D, w g D, about another centre than their own."""
-    wg, w2g, w2g2, own, d, d2, wd, wgd = np.moveaxis(sums, -1, 0)
-    by = own - centre
-    return np.stack([wg + by * w, w2g + by * w2, w2g2 + by * (2 * w2g + by * w2)], axis=-1), np.stack([d, d2, wd, wgd + by * wd], axis=-1)

@@ -31,7 +31,7 @@ def witness(frame: Frame, query: Query, weigh: Weigh) -> Draw:
     by_tables = lookahead(frame, query).finish()
 
     def draw(key: Key, first: jax.Array, n: int) -> Drawn:
-        states, log_v, _ = walk(frame.shape, by_tables, key, first, n)
+        states, log_v, _ = walk(frame.shape, by_tables, key, first, n, nets=True)
         log_w, origin = weigh(states)
         return states, jnp.where(log_v > -jnp.inf, (log_v + jnp.minimum(log_w, MOST)) / 2, -jnp.inf), origin
 

@@ -60,7 +60,7 @@ def traced(frame: Frame, given: Conditionals, key: Key) -> tuple[np.ndarray, Flo
     size = min(chunk_size(frame), ROUND)
 
     def draw(first: int) -> list[np.ndarray]:
-        return [np.asarray(a) for a in trace(frame.shape, given, key, first_sample(first), size)]
+        return [np.asarray(a) for a in trace(frame.shape, given, key, first_sample(first), size, nets=True)]
 
     with ThreadPoolExecutor(side_by_side()) as pool:
         states, log_w = zip(*pool.map(draw, range(0, ROUND, size)), strict=True)
