@@ -29,10 +29,11 @@ from jax import lax
 from numpy.typing import NDArray
 
 from unimarg.compiled import ONE_CORE, log_p_of_block
-from unimarg.counter import Key, words
+from unimarg.counter import Key
 from unimarg.encoding import Encoding, encode
 from unimarg.evidence import Evidence
 from unimarg.layout import Arrays, Layout, Schedule
+from unimarg.nets import BITS, Numbers, leading_bits
 from unimarg.network import Network
 from unimarg.ragged import Parts, Ragged
 from unimarg.student import Student
@@ -94,11 +95,13 @@ def sequential_draw(
     block: int | None = None,
     densities: bool = False,
     forced: jax.Array | None = None,
+    columns: jax.Array | None = None,
 ) -> SequentialDraws:
     """n samples of one evidence set; ``layout`` must be of width 1, ``first`` is as for ``compiled.draw_states``.
 
-    The number drawn for (sample, node) depends on the key and these two alone, whatever ``block`` is. With ``forced`` states
-    ``[nodes, n]`` nothing is drawn: these states' weights are given.
+    The number drawn for (sample, node) depends on the key and these two alone, whatever ``block`` is. With ``columns [nodes, BITS]`` of the
+    nodes' points samples fill space (``nets``), else they are independent. With ``forced`` states ``[nodes, n]`` nothing is drawn: these
+    states' weights are given.
     """
     assert layout.width == 1
     layer = _padded(layer)
@@ -114,22 +117,23 @@ def sequential_draw(
     branches += [partial(_observe, layout, arrays, k) for k in range(len(layout.kinds))]
 
     def walk(number: jax.Array) -> tuple[jax.Array, ...]:
-        samples = first[0] + number * np.uint32(block) + lax.iota(jnp.uint32, block)
+        numbers = Numbers.make(key, first.at[0].add(number * np.uint32(block)), block, leading_bits(columns is not None))
         fixed = None if forced is None else lax.dynamic_slice_in_dim(forced, number.astype(jnp.int32) * block, block, axis=1)
 
-        def step(carry: tuple[jax.Array, ...], now: tuple[Schedule, Layer, Findings]) -> tuple[tuple[jax.Array, ...], Any]:
+        def step(carry: tuple[jax.Array, ...], now: tuple[Schedule, Layer, Findings, jax.Array]) -> tuple[tuple[jax.Array, ...], Any]:
             before, states, log_weight = carry
-            schedule, mine, known = now
-            high, low = words(key, samples, schedule.nodes.astype(jnp.uint32) + first[1])
+            schedule, mine, known, points = now
+            high, low = numbers.words(schedule.nodes[0], points)
             which = schedule.kind + len(layout.kinds) * (known.observed >= 0)
             state = None if fixed is None else lax.dynamic_index_in_dim(fixed, schedule.start, 0, keepdims=False).astype(jnp.int32)
-            node = _Node(schedule.position, mine, known, before, states, high[0], low[0], state)
+            node = _Node(schedule.position, mine, known, before, states, high, low, state)
             state, gain, log_q, rows = lax.switch(which, branches, node)
             states = lax.dynamic_update_slice(states, state.astype(layout.dtype)[None], (schedule.start, 0))
             return (_grown(before, state, rows), states, log_weight + gain), (log_q if densities else None)
 
         begin = (start, jnp.zeros((layout.rows, block), layout.dtype), jnp.zeros(block))
-        each = (arrays.schedule, Layer(jnp.zeros(layout.rows), *layer[1:]), findings)
+        points = jnp.zeros((layout.rows, BITS), jnp.uint32) if columns is None else columns
+        each = (arrays.schedule, Layer(jnp.zeros(layout.rows), *layer[1:]), findings, points)
         (_, states, log_weight), log_q = lax.scan(step, begin, each)
         return states, log_weight, log_q
 

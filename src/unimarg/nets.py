@@ -37,16 +37,21 @@ LEADING = np.uint32(0xFF000000)
 _SHIFTS = np.uint32(0x5B1F7)  # their stream of random numbers
 
 
+def leading_bits(nets: bool) -> np.uint32:
+    """Those that samples take from nets, or none: then they are independent."""
+    return LEADING if nets else np.uint32(0)
+
+
 class Numbers(NamedTuple):
     """Of n samples: what their random numbers depend on, whatever the node."""
 
     key: Key
     first: jax.Array  # the first sample's number, as for ``walk``
     nets: jax.Array  # uint32 [n]: a random word of each one's net
-    leading: jax.Array  # LEADING, or 0: then all bits are independent
+    leading: jax.Array | np.uint32  # see ``leading_bits``
 
     @classmethod
-    def make(cls, key: Key, first: jax.Array, n: int, leading: jax.Array) -> Numbers:
+    def make(cls, key: Key, first: jax.Array, n: int, leading: jax.Array | np.uint32) -> Numbers:
         nets = threefry(key ^ _SHIFTS, (first[0] + lax.iota(jnp.uint32, n)) >> np.uint32(BITS), first[1])[0]
         return cls(key, first, lax.optimization_barrier(nets), leading)
 

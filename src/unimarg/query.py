@@ -255,9 +255,9 @@ class Asked:
             from unimarg.proposals.sequential import sequential
 
             assert self.model is not None
-            return self._drawn_by(*sequential(self.model, query, options.structure), range(len(self.net)))
+            return self._drawn_by(*sequential(self.model, query, options.structure, self.nets), range(len(self.net)))
         if method == "hybrid" and callable(options.beta):
-            drawn = hybrid_by_callable(frame, query, self._marginals(), options.beta, self.given or {}, options.structure)
+            drawn = hybrid_by_callable(frame, query, self._marginals(), options.beta, self.given or {}, options.structure, self.nets)
             return self._drawn_by(*drawn, query.targets)
         draft = self.draft(method)
         given, witnesses = draft.finish(), None
@@ -277,7 +277,7 @@ class Asked:
         """Not by a walk: ``nodes`` and those above them; with structure, means are still over P(x_i | pa_i) where no finding lies below."""
         given = prior(self.frame, self.query, self.options.structure).finish()
         drawn = Query.make(self.net, self.query.evidence, tuple(nodes), every=True)
-        return Estimator(self.frame, self.query, given, draw, witness=witness(self.frame, drawn, weigh), nets=False)
+        return Estimator(self.frame, self.query, given, draw, witness=witness(self.frame, drawn, weigh), nets=self.nets)
 
     def draft(self, method: str) -> Draft:
         frame, query, structure = self.frame, self.query, self.options.structure

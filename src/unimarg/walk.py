@@ -46,7 +46,7 @@ from unimarg.conditionals import (
 from unimarg.counter import Key
 from unimarg.frame import CONTEXTS, Shape
 from unimarg.layout import NoisyBlocks
-from unimarg.nets import LEADING, Numbers
+from unimarg.nets import Numbers, leading_bits
 
 assert (PLAIN_TABLE, TABLE, PLAIN_NOISY, NOISY, TILTED) == (0, 1, 2, 3, 4)  # the order of the branches below
 LEAST = -60.0  # of log D, relative to the largest
@@ -67,18 +67,14 @@ def walk(
     They are independent, or with ``nets`` so spread that each NET of them, counted from number 0, fill space (``nets``). With ``forced``
     states ``[steps, n]`` nothing is drawn: these states' weights are given.
     """
-    states, log_w, _, _, origin = _walk(shape, given, key, first, n, forced, False, _leading(nets))
+    states, log_w, _, _, origin = _walk(shape, given, key, first, n, forced, False, leading_bits(nets))
     return states, log_w, origin
 
 
 def trace(shape: Shape, given: Conditionals, key: Key, first: jax.Array, n: int, nets: bool = False) -> tuple[jax.Array, jax.Array]:
     """What every step drew, ``[most steps, n]``, and the log weights: links keep their states here."""
-    _, log_w, kept, _, _ = _walk(shape, given, key, first, n, None, True, _leading(nets))
+    _, log_w, kept, _, _ = _walk(shape, given, key, first, n, None, True, leading_bits(nets))
     return kept, log_w
-
-
-def _leading(nets: bool) -> np.uint32:
-    return LEADING if nets else np.uint32(0)
 
 
 @partial(jax.jit, static_argnames=("shape", "n", "keep"), compiler_options=ONE_CORE)

@@ -13,13 +13,13 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
 
 from unimarg.conditionals import FLOOR, Draft, Query, normalised
-from unimarg.counter import Key, key_of_stream, words
+from unimarg.counter import Key, key_of_stream
 from unimarg.errors import UsageError, closest
 from unimarg.frame import Frame
 from unimarg.importance import Draw, Drawn, Weigh, chunk_size, first_sample
+from unimarg.nets import Numbers, columns, leading_bits
 from unimarg.network import Floats, Ints, Network
 from unimarg.walk import walk
 
@@ -72,7 +72,7 @@ def fit_beta(frame: Frame, query: Query, marginals: Floats, structure: bool, see
 
 
 def hybrid_by_callable(
-    frame: Frame, query: Query, marginals: Floats, beta: Beta, evidence: Mapping[str, object], structure: bool = True
+    frame: Frame, query: Query, marginals: Floats, beta: Beta, evidence: Mapping[str, object], structure: bool = True, nets: bool = True
 ) -> tuple[Draw, Weigh]:
     """Draws with ``beta(states, evidence)`` asked at every node: the next is the first that has -1 in all rows."""
 
@@ -84,7 +84,7 @@ def hybrid_by_callable(
         return states, jnp.asarray(log_w, jnp.float32)
 
     def draw(key: Key, first: jax.Array, n: int) -> Drawn:
-        states, log_w = walked(_uniforms(key, first, n), n)
+        states, log_w = walked(_uniforms(frame, Numbers.make(key, first, n, leading_bits(nets))), n)
         return jnp.asarray(states.T, frame.shape.dtype), log_w, None
 
     def weigh(states: jax.Array) -> tuple[jax.Array, None]:
@@ -94,13 +94,13 @@ def hybrid_by_callable(
     return draw, weigh
 
 
-def _uniforms(key: Key, first: jax.Array, n: int) -> Callable[[int], Floats]:
+def _uniforms(frame: Frame, numbers: Numbers) -> Callable[[int], Floats]:
     """Those of ``walk`` for a node, ``[n]``."""
-    samples = first[0] + lax.iota(jnp.uint32, n)
 
     def of(node: int) -> Floats:
-        high, low = words(key, samples, jnp.asarray([node], jnp.uint32) + first[1])
-        return (np.asarray(high[0], dtype=np.float64) + np.asarray(low[0], dtype=np.float64) * 2.0**-32) * 2.0**-32
+        words = numbers.words(jnp.int32(node), jnp.asarray(columns()[frame.points[node]]))
+        high, low = (np.asarray(w, dtype=np.float64) for w in words)
+        return (high + low * 2.0**-32) * 2.0**-32
 
     return of
 

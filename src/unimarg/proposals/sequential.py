@@ -16,15 +16,17 @@ import numpy as np
 from unimarg.conditionals import Query
 from unimarg.counter import Key, key_from_seed
 from unimarg.errors import UsageError
+from unimarg.frame import frame_of
 from unimarg.importance import Draw, Drawn, Weigh, first_sample
 from unimarg.incremental import Layer, make_findings, sequential_draw, student_layer, trunk_layer
 from unimarg.layout import compile_network
+from unimarg.nets import columns
 
 if TYPE_CHECKING:
     from unimarg.marginalizer import Marginalizer
 
 
-def sequential(model: Marginalizer, query: Query, structure: bool = True) -> tuple[Draw, Weigh]:
+def sequential(model: Marginalizer, query: Query, structure: bool = True, nets: bool = True) -> tuple[Draw, Weigh]:
     net = model.net
     if not model.sequential:
         raise UsageError("sequential needs a network of one hidden layer or a student; train with preset='paper' or student=256")
@@ -36,9 +38,10 @@ def sequential(model: Marginalizer, query: Query, structure: bool = True) -> tup
     findings = make_findings(net, query.evidence, table, query.below if structure else everywhere)
     layer = _layer(model, query, "message" if tilted else "marginal")
     compiled = compile_network(net, width=1)
+    points = jnp.asarray(columns()[frame_of(net).points[: len(net)]]) if nets else None
 
     def draw(key: Key, first: jax.Array, n: int) -> Drawn:
-        drawn = sequential_draw(compiled.layout, compiled.arrays, key, first, n, layer, findings)
+        drawn = sequential_draw(compiled.layout, compiled.arrays, key, first, n, layer, findings, columns=points)
         return drawn.states, drawn.log_weight, None
 
     def weigh(states: jax.Array) -> tuple[jax.Array, None]:

@@ -122,8 +122,8 @@ def _draw(
     options = Options(structure=proposal.structure, beta=proposal.beta, seed=seed)
     began, rows = time.perf_counter(), []
     try:
-        estimator = Asked(net, model, given(net, evidence), None, options).estimator(proposal.method)
-        estimator.witness = None  # what the samples themselves show, as in the paper
+        estimator = Asked(net, model, given(net, evidence), None, options, nets=False).estimator(proposal.method)
+        estimator.witness = None  # what independent samples themselves show, as in the paper
         draw, size = estimator.draw, chunk_size(estimator.frame)
         first = _first_chunk(draw)
         for n in points:
