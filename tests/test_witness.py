@@ -246,4 +246,6 @@ def test_witnesses_of_joint_marginals_draw_every_target():
     )
     usual = um.joint(net, **asked)
     counted = np.sqrt(usual.probability * (1 - usual.probability) / usual.attrs["ess"])
+    exact = um.joint(net, {"finding": "yes"}, ["cause", "leaf"], method="exact")
     assert (usual.std_error < 1.3 * counted).all()
+    assert ((usual.probability - exact.probability).abs() < 4.5 * usual.std_error).all()

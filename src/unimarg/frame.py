@@ -135,9 +135,8 @@ class Frame:
 
     @cached_property
     def points(self) -> Ints:
-        """The points that nodes, and after them links, are drawn with: numbers of ``nets.candidates``."""
-        net = self.net
-        chosen = choose(self.order.tolist(), lambda i: (*net.parents[i], *net.children[i]))
+        """The points that nodes, and after them links, are drawn with: numbers of ``nets.candidates``. Those of links are any."""
+        chosen = choose(self.order.tolist(), [(*p, *c) for p, c in zip(self.net.parents, self.net.children, strict=True)])
         return np.concatenate([chosen, np.arange(self.links) % CANDIDATES])
 
     @cached_property

@@ -4,7 +4,7 @@
 
 f is the indicator of x_i = k, or P(x_i = k | pa_i) where no finding lies below node i (Rao-Blackwell). Samples are drawn in nets that
 fill space (``nets``), which are independent of each other; the standard error is sqrt(sum over nets of (sum w (f - mu))^2) / sum w, a
-little more where nets are few, with fewer than LEAST_NETS that of independent samples; less where the proposal's own q_i serves as a
+little more where nets are few; less where the proposal's own q_i serves as a
 control variate, and no less than the share of a FEW heavy samples, unless counting the state would have less. To the variance of a rare
 state the square of that share is added: few samples, or none, show how its weights vary. Where look-ahead averaged nothing all weights
 are equal, and a sample counts for no more than q_i can vary. Where a proposal may miss what no weight shows, witnesses are heard
@@ -50,7 +50,6 @@ ENOUGH, HOPELESS = 400.0, 10.0  # effective samples: ok from, failed below
 FEW = 2.0  # heavy samples, whose share in all weights is an error's least where means of probabilities or control variates leave less
 RARE = 50.0  # heavy samples: to the variance of a state that fewer of them could show, the square of that share is added
 UNSEEN = 2.6  # likewise where weights are known to be equal: of 4.5 times as many expected none come as seldom as a score beyond 4.5
-LEAST_NETS = 16  # from which on errors are those of nets
 SCORE = 3.0  # a z-score that should be as seldom as a normal one
 EVENTS = 100  # sum of D^2 from which a factor is fitted freely
 TINY = 1e-300
@@ -162,7 +161,8 @@ class Estimator:
 
     def _advance(self, pool: ThreadPoolExecutor, draw: Draw, total: Weighted, key: Key, size: int, goal: int) -> None:
         """Draws some chunks side by side and adds them in the order of their numbers."""
-        assert not self.nets or total.samples % NET == 0  # a net that was cut short was the last
+        if self.nets and total.samples % NET:
+            raise ValueError("a net that was cut short must be the last")
 
         def chunk(first: int) -> tuple[Any, ...]:
             count = min(size, goal - first)
@@ -202,7 +202,11 @@ class Estimator:
         if self.ess < self.total.ess:
             return math.sqrt(self._told) if self._told < 1 else math.inf
         total, (moments, factor) = self.total, self._independent
-        return math.sqrt(max(moments.w2 / total.w**2 - moments.counts2 / total.samples**2, 0.0) * factor) if total.w > 0 else math.inf
+        if total.w <= 0:
+            return math.inf
+        square, apart = (m.weights.about(total.w / total.samples) / total.w**2 for m in (moments, total.by_sample))
+        few = FEW * max(total.heaviest - 1 / total.samples, 0.0)
+        return math.sqrt(max(square * factor, min(apart, few**2)))
 
     @property
     def _independent(self) -> tuple[Moments, float]:
@@ -212,8 +216,8 @@ class Estimator:
         normal ones (z^2 is about v log(1 + t^2 / v) with v degrees of freedom, Wallace 1959).
         """
         total = self.total
-        nets = total.samples**2 / max(total.by_net.counts2, 1)
-        if not self.nets or nets < LEAST_NETS:
+        nets = total.samples**2 / max(total.by_net.weights.counts2, 1)
+        if not self.nets or nets < 2:
             return total.by_sample, 1.0
         free = nets - 1
         return total.by_net, nets * math.expm1(SCORE**2 / free) / SCORE**2

@@ -29,7 +29,7 @@ from unimarg.network import Floats, Ints, Network
 from unimarg.query import EXACT_MEMORY, Asked, Options, check
 from unimarg.sums import SUMS
 from unimarg.walk import Origin
-from unimarg.weighted import Weighted
+from unimarg.weighted import Weighted, spreads_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -203,7 +203,7 @@ def _add(total: Weighted, log_w: Floats) -> None:
     """A chunk's weights alone."""
     top = float(log_w.max(initial=-math.inf))
     w = np.exp(log_w - top) if top > -math.inf else np.zeros(1)
-    total.add(top, float(w.sum()), np.full(2, (w * w).sum()), np.zeros((0, 0, SUMS)), log_w, len(log_w))
+    total.add(top, float(w.sum()), spreads_of(w), np.zeros((0, 0, SUMS)), log_w, len(log_w))
 
 
 # --- a few variables together
@@ -331,7 +331,7 @@ class Combinations(Estimator):
         once, twice, square, along = (np.bincount(at, a, minlength=all_codes) for at, a in parts)
         zero = np.zeros(all_codes)
         sums = [once, zero, zero, twice, twice, *[zero] * 4, square, along, *[zero] * 3]
-        return top, w.sum(), np.array([(w * w).sum(), (of_net**2).sum()]), np.stack(sums, axis=-1)[None]
+        return top, w.sum(), spreads_of(w), np.stack(sums, axis=-1)[None]
 
     @cached_property
     def _open(self) -> np.ndarray:

@@ -5,7 +5,7 @@ cover [0, 1) evenly, and so do those of nodes near each other together. A random
 each number uniform and nets independent (L'Ecuyer and Lemieux 2002), so that sums over nets have honest errors. The other bits are
 independent.
 
-A node's points are one of CANDIDATES, the index's bits multiplied by a triangular matrix. They are chosen node by node in the order of
+A node's points are one of CANDIDATES, the index's bits multiplied by a matrix. They are chosen node by node in the order of
 drawing (component by component, Nuyens and Cools 2006), so that the error
 
     sum over the points of  omega(x_i) * product over nodes j drawn before of (1 + gamma_ij omega(x_j))
@@ -16,7 +16,7 @@ the graph: what a node is drawn from depends on its neighbours.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from functools import cache
 from typing import NamedTuple
 
@@ -76,9 +76,12 @@ def _mixed(word: jax.Array) -> jax.Array:
 
 @cache
 def candidates() -> np.ndarray:
-    """Point sets, uint8 ``[CANDIDATES, NET]``: the bits of the index, the lowest first, times unit upper triangular matrices."""
-    above = np.random.default_rng(3).integers(0, 2, (CANDIDATES, BITS, BITS))
-    matrices = np.triu(above, 1) + np.eye(BITS, dtype=int)
+    """Point sets, uint8 ``[CANDIDATES, NET]``: the bits of the index times unit upper triangular matrices, columns in any order."""
+    entries, order = np.random.PCG64(3).random_raw(2 * CANDIDATES).astype("<u8").reshape(2, CANDIDATES)  # words that no version changes
+    bits = (entries[:, None] >> np.arange(BITS * BITS, dtype=np.uint64)) & np.uint64(1)
+    matrices = np.triu(bits.reshape(-1, BITS, BITS).astype(int), 1) + np.eye(BITS, dtype=int)
+    by_column = np.argsort(order.view(np.uint8).reshape(-1, 1, BITS), axis=-1, kind="stable")
+    matrices = np.take_along_axis(matrices, np.broadcast_to(by_column, matrices.shape), axis=-1)
     index = (np.arange(NET)[:, None] >> np.arange(BITS)) & 1
     bits = np.einsum("ckj,mj->cmk", matrices, index) & 1
     return (bits << (BITS - 1 - np.arange(BITS))).sum(axis=-1).astype(np.uint8)
@@ -99,7 +102,7 @@ def omega() -> Floats:
     return (total / total[0])[candidates()]
 
 
-def choose(order: Sequence[int], neighbours: Callable[[int], Iterable[int]]) -> Ints:
+def choose(order: Sequence[int], neighbours: Sequence[Sequence[int]]) -> Ints:
     """Which candidate each node takes, ``[nodes]``; the first node's is any."""
     of = omega()
     chosen = np.full(len(order), -1)
@@ -113,14 +116,14 @@ def choose(order: Sequence[int], neighbours: Callable[[int], Iterable[int]]) -> 
     return chosen
 
 
-def _near(node: int, neighbours: Callable[[int], Iterable[int]]) -> list[tuple[int, float]]:
+def _near(node: int, neighbours: Sequence[Sequence[int]]) -> list[tuple[int, float]]:
     """Other nodes and their gamma, the nearest first."""
     found, ring = {node: 0.0}, [node]
     for gamma in GAMMA:
         new: dict[int, float] = {}
-        for a in ring:
-            new |= {b: gamma for b in neighbours(a) if b not in found}
+        for b in (b for a in ring for b in neighbours[a] if b not in found):
+            new[b] = gamma
             if len(found) + len(new) > NEAR:
-                return list((found | new).items())[1 : NEAR + 1]
+                return list((found | new).items())[1:]
         found, ring = found | new, list(new)
     return list(found.items())[1:]

@@ -24,6 +24,7 @@ from unimarg.evidence import parse_evidence
 from unimarg.formats.interop import AnyNetwork, as_network
 from unimarg.frame import Frame, frame_of
 from unimarg.importance import DEFAULT_SAMPLES, MAX_SAMPLES, Draw, Estimator, Limits, Weigh, sampler
+from unimarg.nets import NET
 from unimarg.network import Floats, Network
 from unimarg.posterior import Posterior
 from unimarg.proposals.adaptive import adapt, traced
@@ -47,6 +48,7 @@ EXACT_ENTRIES = 1 << 22  # of the cliques of a query that auto answers exactly: 
 EXACT_PARENTS = 12  # a noisy-max with more unobserved parents is left to sampling
 EXACT_MEMORY = 2.0**30
 PILOT = 20 << 10  # samples by which auto judges a proposal
+LEAST_NETS = 16  # from which on samples are drawn in nets
 POOR = 0.05  # effective samples per sample below which auto looks for another proposal
 
 Progress = Callable[[int, float], None]  # samples so far, seconds
@@ -175,7 +177,8 @@ class Asked:
         self.given, self.names = evidence, None if targets is None else [net.names[i] for i in nodes]
         self.query = Query.make(net, parse_evidence(net, evidence), tuple(nodes), every)
         self.frame: Frame = frame_of(net)
-        self.limits, self.nets = options.limits(), nets  # samples in nets, or independent
+        self.limits = options.limits()
+        self.nets = nets and self.limits.samples >= LEAST_NETS * NET  # samples in nets, or independent: few nets say little of their error
         self.note, self.spent = "", 0  # what a proposal has to say, and the samples drawn on the way to it
 
     def by(self, method: str) -> Posterior:

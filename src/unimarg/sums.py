@@ -43,13 +43,13 @@ class Samples(NamedTuple):
     origin: Origin | None
     counts: jax.Array  # bool [n]: the others are padding
     w: jax.Array  # [n]
+    by_net: jax.Array  # [nets]: w summed over each
 
 
 def weighted_sums(
     shape: Shape, given: Conditionals, states: jax.Array, log_w: jax.Array, origin: Origin | None, count: int
 ) -> tuple[jax.Array, ...]:
-    """Over the first ``count`` samples, n a multiple of NET: the largest log w; the sum of w, those of w^2 over samples and over nets, and
-    ``[nodes, card, SUMS]``."""
+    """Over the first ``count`` samples, n a multiple of NET: the largest log w; the sum of w, its spreads, and ``[nodes, card, SUMS]``."""
     return _weighted_sums(shape, given.means, given.estimated, given.prob, given.noisy, states, log_w, origin, np.int32(count))
 
 
@@ -69,7 +69,7 @@ def _weighted_sums(
     log_w = jnp.where(counts, log_w, -jnp.inf)
     top = log_w.max()
     w = jnp.where(log_w > -jnp.inf, jnp.exp(log_w - jnp.where(top > -jnp.inf, top, 0)), 0)
-    samples = Samples(prob, noisy, states, origin, counts, w)
+    samples = Samples(prob, noisy, states, origin, counts, w, over_nets(w))
 
     def node(at: jax.Array, out: jax.Array) -> jax.Array:
         mean: Mean = jax.tree.map(lambda a: lax.dynamic_index_in_dim(a, at, 0, keepdims=False), means)
@@ -83,8 +83,16 @@ def _weighted_sums(
             which = jnp.where(mean.kind == NOISY_MEAN, len(tables) + size_of(mean.card, sizes), which)
         return lax.dynamic_update_index_in_dim(out, lax.switch(which, branches), mean.node, 0)
 
-    squares = jnp.stack([(w * w).sum(), (over_nets(w) ** 2).sum()])
-    return top, w.sum(), squares, lax.fori_loop(0, estimated, node, jnp.zeros((shape.nodes, shape.card, SUMS)))
+    return top, w.sum(), _spreads(samples), lax.fori_loop(0, estimated, node, jnp.zeros((shape.nodes, shape.card, SUMS)))
+
+
+def _spreads(samples: Samples) -> jax.Array:
+    """``weighted.Spread`` of samples and of nets but for their numbers: the mean of w, and about it squares and what goes along with n."""
+    counts, total = samples.counts.astype(jnp.float32), samples.by_net.sum()
+    mean = total / jnp.maximum(counts.sum(), 1)
+    apart, of_nets = (samples.w - mean) * counts, over_nets(counts)
+    even = over_nets(apart)
+    return jnp.stack([jnp.stack([mean, (apart**2).sum(), apart.sum()]), jnp.stack([mean, (even**2).sum(), (of_nets * even).sum()])])
 
 
 def over_nets(a: jax.Array) -> jax.Array:
@@ -170,7 +178,7 @@ def _of_indicator(samples: Samples, f: jax.Array, control: jax.Array | None = No
 
 
 def _assembled(samples: Samples, c: jax.Array, wg: jax.Array, wg2: jax.Array, w2g: jax.Array, d: jax.Array | None) -> jax.Array:
-    nets, wg_nets = over_nets(samples.w), over_nets(wg)
+    nets, wg_nets = samples.by_net, over_nets(wg)
     own = jnp.where(nets.sum() > 0, wg_nets.sum() / nets.sum(), 0)  # the mean of g
     about = wg_nets - own * nets
     by_net = [c + own, (about * about).sum(), (about * nets).sum()]

@@ -17,21 +17,47 @@ HEAVIEST = 10  # samples: the mean of their weights is that of a heavy one
 
 
 @dataclass
+class Spread:
+    """How the weights of nets vary, or of samples: about a centre, or digits are lost where they hardly do."""
+
+    centre: float = 0.0  # c, a sample's weight
+    squares: float = 0.0  # sum of (w - n c)^2, n the number of samples of each
+    along: float = 0.0  # sum of n (w - n c)
+    counts2: float = 0.0  # sum of n^2
+
+    def add(self, other: Spread, old: float, new: float) -> None:
+        """``old`` and ``new`` scale the weights."""
+        self.centre, self.squares, self.along = self.centre * old, self.squares * old**2, self.along * old
+        if self.counts2 == 0:
+            self.centre = other.centre * new
+        by = other.centre * new - self.centre
+        self.squares += other.squares * new**2 + by * (2 * other.along * new + by * other.counts2)
+        self.along += other.along * new + by * other.counts2
+        self.counts2 += other.counts2
+
+    def about(self, centre: float) -> float:
+        by = self.centre - centre
+        return self.squares + by * (2 * self.along + by * self.counts2)
+
+
+@dataclass
 class Moments:
     """Sums of products of w, w g and D, over samples or over nets (each the sum over its samples)."""
 
     products: Floats  # [nodes, card, ((w g)^2, w g w, D^2, w D, w g D)]
-    w2: float = 0.0
-    counts2: float = 0.0  # the squares of their numbers of samples
+    weights: Spread = field(default_factory=Spread)
 
-    def add(self, old: float, new: float, w2: float, sums: Floats, centre: Floats, counts2: float) -> None:
+    def add(self, old: float, new: float, weights: Spread, sums: Floats, centre: Floats) -> None:
         """``sums`` are about a centre that comes first; ``old`` and ``new`` scale the weights."""
         own, g2, gw, d2, wd, gd = np.moveaxis(sums, -1, 0)
-        by, powers = own - centre, np.array([2, 2, 0, 1, 1])  # of w
+        by, powers, w2 = own - centre, np.array([2, 2, 0, 1, 1]), weights.about(0.0)
         moved = np.stack([g2 + by * (2 * gw + by * w2), gw + by * w2, d2, wd, gd + by * wd], axis=-1)
-        self.products = self.products * old**powers + moved * new**powers
-        self.w2 = self.w2 * old**2 + w2 * new**2
-        self.counts2 += counts2
+        self.products = self.products * old**powers + moved * new**powers  # powers of w
+        self.weights.add(weights, old, new)
+
+    @property
+    def w2(self) -> float:
+        return self.weights.about(0.0)
 
     def about(self, delta: Floats) -> Floats:
         """Sum of (w (g - delta))^2."""
@@ -68,8 +94,8 @@ class Weighted:
         self.centre, self.sums = np.zeros((self.nodes, self.card)), np.zeros((self.nodes, self.card, 2))
         self.by_sample, self.by_net = (Moments(np.zeros((self.nodes, self.card, SECOND - 1))) for _ in range(2))
 
-    def add(self, top: float, w: float, squares: np.ndarray, sums: np.ndarray, log_w: np.ndarray, count: int) -> None:
-        """``sums`` are those of ``weighted_sums``, about centres of their own."""
+    def add(self, top: float, w: float, spreads: np.ndarray, sums: np.ndarray, log_w: np.ndarray, count: int) -> None:
+        """``spreads`` and ``sums`` are those of ``weighted_sums``, about centres of their own."""
         sums = sums.astype(np.float64)
         if self.samples == 0:
             self.centre = sums[..., 2]
@@ -79,8 +105,10 @@ class Weighted:
         moved = sums[..., :2] + np.stack([(sums[..., 2] - self.centre) * w, np.zeros_like(self.centre)], axis=-1)
         self.w, self.sums = self.w * old + w * new, self.sums * [old, 1] + moved * [new, 1]
         whole, rest = divmod(count, NET)
-        self.by_sample.add(old, new, float(squares[0]), sums[..., 2 : 2 + SECOND], self.centre, count)
-        self.by_net.add(old, new, float(squares[1]), sums[..., 2 + SECOND :], self.centre, whole * NET**2 + rest**2)
+        of_samples, of_nets = np.asarray(spreads, dtype=np.float64).tolist()
+        samples, nets = Spread(*of_samples, counts2=count), Spread(*of_nets, counts2=whole * NET**2 + rest**2)
+        self.by_sample.add(old, new, samples, sums[..., 2 : 2 + SECOND], self.centre)
+        self.by_net.add(old, new, nets, sums[..., 2 + SECOND :], self.centre)
         self.top = scale
         keep = tail_size(self.samples) + 1
         together = np.concatenate([self.largest, log_w])
@@ -115,3 +143,11 @@ class Weighted:
         """
         tail = np.exp(2 * (self.largest - self.top)).sum() if self.w2 > 0 else 0.0
         return self.k_hat >= RELIABLE and tail > DECISIVE * self.w2
+
+
+def spreads_of(w: Floats) -> Floats:
+    """As ``weighted_sums`` has them, of weights on the host."""
+    net = np.arange(len(w)) // NET
+    mean = w.mean() if len(w) else 0.0
+    even, counts = np.bincount(net, w - mean), np.bincount(net)
+    return np.array([[mean, ((w - mean) ** 2).sum(), (w - mean).sum()], [mean, (even**2).sum(), (counts * even).sum()]])
