@@ -5,7 +5,7 @@ cover [0, 1) evenly, and so do those of nodes near each other together. A random
 each number uniform and nets independent (L'Ecuyer and Lemieux 2002), so that sums over nets have honest errors. The other bits are
 independent.
 
-A node's points are one of CANDIDATES, the index's bits multiplied by a matrix. They are chosen node by node in the order of
+A node's points are one of CANDIDATES, the index's bits multiplied by a triangular matrix. They are chosen node by node in the order of
 drawing (component by component, Nuyens and Cools 2006), so that the error
 
     sum over the points of  omega(x_i) * product over nodes j drawn before of (1 + gamma_ij omega(x_j))
@@ -76,12 +76,10 @@ def _mixed(word: jax.Array) -> jax.Array:
 
 @cache
 def candidates() -> np.ndarray:
-    """Point sets, uint8 ``[CANDIDATES, NET]``: the bits of the index times unit upper triangular matrices, columns in any order."""
-    entries, order = np.random.PCG64(3).random_raw(2 * CANDIDATES).astype("<u8").reshape(2, CANDIDATES)  # words that no version changes
-    bits = (entries[:, None] >> np.arange(BITS * BITS, dtype=np.uint64)) & np.uint64(1)
-    matrices = np.triu(bits.reshape(-1, BITS, BITS).astype(int), 1) + np.eye(BITS, dtype=int)
-    by_column = np.argsort(order.view(np.uint8).reshape(-1, 1, BITS), axis=-1, kind="stable")
-    matrices = np.take_along_axis(matrices, np.broadcast_to(by_column, matrices.shape), axis=-1)
+    """Point sets, uint8 ``[CANDIDATES, NET]``: the bits of the index, the lowest first, times unit upper triangular matrices."""
+    words = np.random.PCG64(3).random_raw(CANDIDATES)  # which no version of NumPy changes
+    entries = (words[:, None] >> np.arange(BITS * BITS, dtype=np.uint64)) & np.uint64(1)
+    matrices = np.triu(entries.reshape(-1, BITS, BITS).astype(int), 1) + np.eye(BITS, dtype=int)
     index = (np.arange(NET)[:, None] >> np.arange(BITS)) & 1
     bits = np.einsum("ckj,mj->cmk", matrices, index) & 1
     return (bits << (BITS - 1 - np.arange(BITS))).sum(axis=-1).astype(np.uint8)
