@@ -210,7 +210,7 @@ class Estimator:
 
     @property
     def _independent(self) -> tuple[Moments, float]:
-        """Sums over what is independent, nets if there are enough of them, and what to multiply variances from so many of them by.
+        """Sums over what is independent, nets or samples, and what to multiply variances from so many of them by.
 
         A variance from few nets has an error of its own, and z-scores are Student's: the factor makes those beyond SCORE as seldom as
         normal ones (z^2 is about v log(1 + t^2 / v) with v degrees of freedom, Wallace 1959).
