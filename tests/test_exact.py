@@ -200,9 +200,9 @@ def test_a_noisy_or_of_165_parents(state):
     names = [f"d{i}" for i in range(n)]
     mechanisms = {f"d{i}": [1 - p, p] for i, p in enumerate(prior)} | {"s": NoisyOr(0.02, links.tolist())}
     net = Network([Variable(v) for v in [*names, "s"]], {"s": names}, mechanisms)
-    started = time.perf_counter()
+    started = time.process_time()
     answer = exact(net, {"s": state})
-    assert time.perf_counter() - started < 1
+    assert time.process_time() - started < 1
     absent = 0.98 * np.prod(1 - prior * links)  # P(s = 0)
     with_d = prior * (1 - links) * absent / (1 - prior * links)  # P(d = 1, s = 0)
     expected = with_d / absent if state == 0 else (prior - with_d) / (1 - absent)

@@ -45,10 +45,10 @@ def test_half_comments_of_old_agrum():
 )
 @pytest.mark.parametrize("module", [xmlbif, xdsl])
 def test_entities_are_refused_at_once(module, dtd: str):
-    before, start = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.perf_counter()
+    before, start = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.process_time()
     with pytest.raises(FormatError, match="entity"):
         module.read(f"{dtd}<BIF>&a11;</BIF>".encode(), "x")
-    assert time.perf_counter() - start < 1
+    assert time.process_time() - start < 1
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 200_000
 
 
@@ -144,11 +144,11 @@ def test_claims_are_checked_before_anything_is_allocated():
     names = f'id="c"><state id="a"/><state id="b"/><parents>{ids}</parents>'
     child = f"<cpt {names}<probabilities>0.5 0.5</probabilities></cpt>"
     truth = f"<deterministic {names}<resultingstates>a b</resultingstates></deterministic>"
-    start = time.perf_counter()
+    start = time.process_time()
     for node in (child, truth):
         with pytest.raises(FormatError, match="'c'"):
             xdsl.read(smile(*parents, node), "x")
-    assert time.perf_counter() - start < 1
+    assert time.process_time() - start < 1
 
 
 def test_large_deterministic_and_wide_noisy_max():
