@@ -4,11 +4,10 @@
 
 f is the indicator of x_i = k, or P(x_i = k | pa_i) where no finding lies below node i (Rao-Blackwell). Samples are drawn in nets that
 fill space (``nets``), which are independent of each other; the standard error is sqrt(sum over nets of (sum w (f - mu))^2) / sum w, a
-little more where nets are few; less where the proposal's own q_i serves as a
-control variate, and no less than the share of a FEW heavy samples, unless counting the state would have less. To the variance of a rare
-state the square of that share is added: few samples, or none, show how its weights vary. Where look-ahead averaged nothing all weights
-are equal, and a sample counts for no more than q_i can vary. Where a proposal may miss what no weight shows, witnesses are heard
-(``witness``).
+little more where nets are few; less where the proposal's own q_i serves as a control variate, and no less than the share of a FEW heavy
+samples, unless counting the state would have less. To the variance of a rare state the square of that share is added: few samples, or
+none, show how its weights vary. Where look-ahead averaged nothing all weights are equal, and a sample counts for no more than q_i can
+vary. Where a proposal may miss what no weight shows, witnesses are heard (``witness``).
 
 Samples come in chunks, several at a time; their sums are kept in float64, weights scaled by the largest so far. Whether to go on is
 asked at FIRST_CHECK samples, and then at as many as the target error should take by what is known, twice those so far at most: seldom,

@@ -41,6 +41,7 @@ from unimarg.trunk import Trunk
 
 Bools: TypeAlias = NDArray[np.bool_]
 
+INDEPENDENT = leading_bits(nets=False)
 BLOCK = 64  # samples walked through the nodes together on a CPU, where their pre-activations fit into a cache
 BLOCK_BYTES = 1 << 30  # of pre-activations on another device, which wants as many samples as there are
 LANES = 128  # partial sums of a dot product: XLA vectorises these on a CPU, and not the product itself
@@ -96,12 +97,13 @@ def sequential_draw(
     densities: bool = False,
     forced: jax.Array | None = None,
     columns: jax.Array | None = None,
+    leading: jax.Array | np.uint32 = INDEPENDENT,
 ) -> SequentialDraws:
     """n samples of one evidence set; ``layout`` must be of width 1, ``first`` is as for ``compiled.draw_states``.
 
     The number drawn for (sample, node) depends on the key and these two alone, whatever ``block`` is. With ``columns [nodes, BITS]`` of the
-    nodes' points samples fill space (``nets``), else they are independent. With ``forced`` states ``[nodes, n]`` nothing is drawn: these
-    states' weights are given.
+    nodes' points and ``leading`` bits of them samples fill space (``nets``), else they are independent. With ``forced`` states
+    ``[nodes, n]`` nothing is drawn: these states' weights are given.
     """
     assert layout.width == 1
     layer = _padded(layer)
@@ -117,7 +119,7 @@ def sequential_draw(
     branches += [partial(_observe, layout, arrays, k) for k in range(len(layout.kinds))]
 
     def walk(number: jax.Array) -> tuple[jax.Array, ...]:
-        numbers = Numbers.make(key, first.at[0].add(number * np.uint32(block)), block, leading_bits(columns is not None))
+        numbers = Numbers.make(key, first.at[0].add(number * np.uint32(block)), block, leading)
         fixed = None if forced is None else lax.dynamic_slice_in_dim(forced, number.astype(jnp.int32) * block, block, axis=1)
 
         def step(carry: tuple[jax.Array, ...], now: tuple[Schedule, Layer, Findings, jax.Array]) -> tuple[tuple[jax.Array, ...], Any]:

@@ -20,7 +20,7 @@ from unimarg.frame import frame_of
 from unimarg.importance import Draw, Drawn, Weigh, first_sample
 from unimarg.incremental import Layer, make_findings, sequential_draw, student_layer, trunk_layer
 from unimarg.layout import compile_network
-from unimarg.nets import columns
+from unimarg.nets import columns, leading_bits
 
 if TYPE_CHECKING:
     from unimarg.marginalizer import Marginalizer
@@ -38,10 +38,11 @@ def sequential(model: Marginalizer, query: Query, structure: bool = True, nets: 
     findings = make_findings(net, query.evidence, table, query.below if structure else everywhere)
     layer = _layer(model, query, "message" if tilted else "marginal")
     compiled = compile_network(net, width=1)
-    points = jnp.asarray(columns()[frame_of(net).points[: len(net)]]) if nets else None
+    points = jnp.asarray(columns()[frame_of(net).points[: len(net)]])
 
     def draw(key: Key, first: jax.Array, n: int) -> Drawn:
-        drawn = sequential_draw(compiled.layout, compiled.arrays, key, first, n, layer, findings, columns=points)
+        numbers = {"columns": points, "leading": leading_bits(nets)}
+        drawn = sequential_draw(compiled.layout, compiled.arrays, key, first, n, layer, findings, **numbers)
         return drawn.states, drawn.log_weight, None
 
     def weigh(states: jax.Array) -> tuple[jax.Array, None]:
