@@ -215,7 +215,7 @@ def test_files_whose_norms_had_weights(tmp_path):
 @pytest.mark.parametrize(
     "change",
     [
-        _put("version", 4),
+        _put("version", 5),
         _put("version", None),
         _put("history", []),
         _put("history", None),

@@ -37,7 +37,7 @@ from unimarg.trunk import Architecture, Trunk
 
 Module = TypeVar("Module", Trunk, Student)
 
-VERSION, READABLE = 3, (1, 2, 3)  # 1: the message head did not start from belief propagation; up to 2: norms had weights
+VERSION, READABLE = 4, (1, 2, 3, 4)  # 1: messages did not start from belief propagation; up to 2: norms had weights; 3: no gates
 MAX_BYTES = 2**34  # the largest model that is written or read: the default preset on 10,000 nodes takes a hundredth in training
 TRIED = 1 << 12  # bytes that are written to see whether a folder takes files
 MASKS = {c.__name__: c for c in (masking.UniformRate, masking.LogUniformRate, masking.Fixed, masking.Rates)} | {

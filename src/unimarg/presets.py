@@ -118,7 +118,7 @@ def _small(net: Network) -> Recipe:
 def _default(net: Network) -> Recipe:
     return Recipe(
         "default",
-        Architecture((1024,) * 3, residual=True, heads=("marginal", "message"), from_prior=True),
+        Architecture((1024,) * 3, residual=True, heads=("marginal", "message"), from_prior=True, gated=True),
         "two_bit",
         _mixed(net),
         observed_loss=False,

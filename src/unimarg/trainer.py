@@ -159,7 +159,7 @@ class _Run:
         """
         architecture, slots = self.recipe.architecture, self.ragged.slots
         widths = (inputs(self.ragged, self.recipe.rounds > 0), *architecture.hidden)
-        weights = sum(a * b for a, b in itertools.pairwise(widths)) + widths[-1] * slots * len(architecture.heads)
+        weights = sum(a * b for a, b in itertools.pairwise(widths)) + widths[-1] * slots * architecture.outputs
         if architecture.residual:
             weights += sum(2 * h * h for h in architecture.hidden)
         work = (6 * weights + 100 * (teacher.entries if teacher else 0)) * self.recipe.batch

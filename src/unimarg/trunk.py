@@ -6,7 +6,8 @@
 On a GPU products and what is kept between them are bfloat16, weights and their updates float32.
 
 Outputs are logits against each node's first state, ``[samples, slots]``, where asked as residuals on a start: for the marginal head
-the prior's or beliefs, for the message head nothing or what these beliefs say from below.
+the prior's or beliefs, for the message head nothing or what these beliefs say from below. A gate weighs the marginal head's start, for
+beliefs may be far off and sure: (1 + gate) start + residual, where both come out of the trunk and are 0 at first.
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ class Architecture:
     dropout: float = 0.0
     heads: tuple[str, ...] = ("marginal",)
     from_prior: bool = False  # logits start at the prior's, or at beliefs where there are rounds of propagation
+    gated: bool = False  # the trunk weighs that start
 
     def __post_init__(self) -> None:
         # plain Python values: they are compared and written into files
@@ -46,14 +48,21 @@ class Architecture:
         object.__setattr__(self, "heads", tuple(self.heads))
         if self.heads not in (HEADS[:1], HEADS):
             raise UsageError(f"heads must be {HEADS[:1]} or {HEADS}, not {self.heads!r}")
-        for name in ("residual", "from_prior"):
+        for name in ("residual", "from_prior", "gated"):
             if not isinstance(getattr(self, name), bool):
                 raise UsageError(f"{name} must be true or false, not {getattr(self, name)!r}")
+        if self.gated and not self.from_prior:
+            raise UsageError("a gate weighs what logits start from: gated needs from_prior")
         if self.residual and len(set(self.hidden)) > 1:
             raise UsageError(f"a residual trunk needs blocks of one width, not {self.hidden!r}")
         if not isinstance(self.dropout, Real) or not 0 <= self.dropout < 1:
             raise UsageError(f"dropout must be from 0 up to but not including 1, not {self.dropout!r}")
         object.__setattr__(self, "dropout", float(self.dropout))
+
+    @property
+    def outputs(self) -> int:
+        """For each slot: one of every head, and a gate."""
+        return len(self.heads) + self.gated
 
     @property
     def dropped(self) -> int:
@@ -155,7 +164,7 @@ def dropout_noise(key: Key, samples: jax.Array, architecture: Architecture) -> j
 
 class Trunk(eqx.Module):
     layers: list[Linear]  # plain: one for each width; residual: the input's, then U and V of each block
-    head: Linear  # [width, heads * slots]
+    head: Linear  # [width, outputs * slots]
     architecture: Architecture = eqx.field(static=True)
 
     @classmethod
@@ -175,7 +184,7 @@ class Trunk(eqx.Module):
         layers = [Linear.make(rng, *shape) for shape in shapes]
         # a head of zeros starts at the prior, and at the table itself for messages
         scale = 0.0 if architecture.from_prior else 1.0
-        return cls(layers, Linear.make(rng, hidden[-1], len(architecture.heads) * slots, scale), architecture)
+        return cls(layers, Linear.make(rng, hidden[-1], architecture.outputs * slots, scale), architecture)
 
     def features(self, x: jax.Array, half: bool = False, noise: jax.Array | None = None) -> jax.Array:
         """The last hidden layer, ``[samples, width]``; with ``dropout_noise`` units are dropped."""
@@ -203,9 +212,11 @@ class Trunk(eqx.Module):
 
     def logits(self, features: jax.Array, start: Mapping[str, jax.Array], half: bool = False) -> dict[str, jax.Array]:
         """What the heads make of ``features``."""
-        out = self.head(features, half)
-        parts = jnp.split(out, len(self.architecture.heads), axis=-1)
-        logits = dict(zip(self.architecture.heads, parts, strict=True))
+        heads, gated = self.architecture.heads, self.architecture.gated
+        parts = jnp.split(self.head(features, half), self.architecture.outputs, axis=-1)
+        logits = dict(zip(heads, parts[: len(heads)], strict=True))
         if self.architecture.from_prior:
             logits = {head: part + start[head] if head in start else part for head, part in logits.items()}
+        if gated:
+            logits["marginal"] = logits["marginal"] + parts[-1] * start["marginal"]
         return logits

@@ -80,7 +80,7 @@ def model_facts(model: Marginalizer) -> dict[str, Any]:
     return {
         "preset": model.recipe.preset,
         "hidden": " x ".join(map(str, architecture.hidden)) + (" (residual)" if architecture.residual else ""),
-        "heads": ", ".join(architecture.heads),
+        "heads": ", ".join(architecture.heads) + (" (gated)" if architecture.gated else ""),
         "student_units": model.recipe.student,
         "weights": sum(a.size for a in jax.tree.leaves((model.trunk, model.student))),
         "encoding": model.recipe.encoding,
