@@ -147,9 +147,9 @@ class Estimator:
                     if late:
                         return
 
-    def next_check(self, target_error: float) -> int:
-        """The number of samples at which to ask whether the target is reached; it does not depend on the chunks."""
-        least, so_far = max(FIRST_CHECK, chunk_size(self.frame)), self.total.samples
+    def next_check(self, target_error: float, least: int | None = None) -> int:
+        """The number of samples at which to ask whether the target is reached, ``least`` or more; it does not depend on the chunks."""
+        least, so_far = least or max(FIRST_CHECK, chunk_size(self.frame)), self.total.samples
         if so_far == 0:
             return least
         wanted = 2.0

@@ -23,7 +23,7 @@ from unimarg.errors import EvidenceError, ImpossibleEvidenceError, TooExpensiveE
 from unimarg.evidence import parse_evidence
 from unimarg.formats.interop import AnyNetwork, as_network
 from unimarg.frame import Frame, frame_of
-from unimarg.importance import DEFAULT_SAMPLES, MAX_SAMPLES, Draw, Estimator, Limits, Weigh, sampler
+from unimarg.importance import DEFAULT_SAMPLES, MAX_SAMPLES, Draw, Estimator, Limits, Weigh, sampler, side_by_side
 from unimarg.nets import NET
 from unimarg.network import Floats, Network
 from unimarg.posterior import Posterior
@@ -34,6 +34,7 @@ from unimarg.proposals.lookahead import lookahead
 from unimarg.proposals.message import message
 from unimarg.proposals.prior import prior
 from unimarg.relevance import relevant
+from unimarg.together import run_together, sets_together
 from unimarg.triangulation import moral_graph, quick_entries
 from unimarg.witness import weighed_by_walk, witness
 
@@ -134,8 +135,28 @@ def answer(net: Network, model: Marginalizer | None, evidence: Any, targets: Seq
     if method == "um":
         assert model is not None
         return model.one_shots([a.query.evidence for a in asked], net.find_all(targets))
-    with ThreadPoolExecutor() as pool:  # preparing one while another is sampled
+    sets = sets_together(frame_of(net))
+    if sets and method in ("auto", "lookahead") and made.structure and made.seconds is None and made.progress is None:
+        return _by_side_by_side(asked, method, sets)
+    with ThreadPoolExecutor(side_by_side()) as pool:  # preparing one while another is sampled
         return list(pool.map(lambda a: a.by_or_failed(method), asked))
+
+
+def _by_side_by_side(asked: Sequence[Asked], method: str, sets: int) -> list[Posterior]:
+    """Some at a time, with samples of ``lookahead`` that are drawn together; while these are drawn the next are prepared."""
+    groups = [asked[i : i + sets] for i in range(0, len(asked), sets)]
+    out: list[Posterior] = []
+    with ThreadPoolExecutor(1) as aside:
+        coming = [aside.submit(lambda g=g: [a.get_ready(method) for a in g]) for g in groups[:1]]
+        for number, group in enumerate(groups):
+            coming.pop().result()
+            coming = [aside.submit(lambda g=g: [a.get_ready(method) for a in g]) for g in groups[number + 1 : number + 2]]
+            began, ready = time.perf_counter(), [a.ready for a in group if a.ready]
+            run_together(ready, sets, group[0].limits, group[0].options.seed, POOR if method == "auto" else 0.0)
+            for a in group:
+                a.shared += (time.perf_counter() - began) / len(group) if a.ready else 0.0
+            out += [a.by_or_failed(method) for a in group]
+    return out
 
 
 def _one_of_several(net: Network, model: Marginalizer | None, number: int, evidence: Any, targets: Any, options: Options) -> Asked:
@@ -180,6 +201,8 @@ class Asked:
         self.limits = options.limits()
         self.nets = nets and self.limits.samples >= LEAST_NETS * NET  # samples in nets, or independent: few nets say little of their error
         self.note, self.spent = "", 0  # what a proposal has to say, and the samples drawn on the way to it
+        self.ready: Estimator | None = None  # of ``lookahead``, where several sets are drawn together,
+        self.shared = 0.0  # and the seconds of this set's share
 
     def by(self, method: str) -> Posterior:
         self.began = time.perf_counter()  # of several sets, those before do not count
@@ -188,7 +211,7 @@ class Asked:
         if method == "um":
             assert self.model is not None
             return self.model.one_shot(self.query.evidence, self.query.targets)
-        if method == "auto" and self.small():
+        if method == "auto" and not self.ready and self.small():
             try:
                 return self._exact(EXACT_MEMORY)
             except TooExpensiveError:
@@ -207,7 +230,21 @@ class Asked:
             return Posterior.failed([self.net.variables[t] for t in self.query.targets], method, str(e), self.seconds())
 
     def seconds(self) -> float:
-        return time.perf_counter() - self.began
+        return time.perf_counter() - self.began + self.shared
+
+    def get_ready(self, method: str) -> None:
+        """For samples together with other sets, if this one is to be sampled."""
+        began = time.perf_counter()
+        if method == "auto" and self.small():
+            return
+        try:
+            self.rule_out()
+        except ImpossibleEvidenceError:
+            return  # ``by`` says so
+        draft = lookahead(self.frame, self.query)
+        given = draft.arrays()
+        self.ready = Estimator(self.frame, self.query, given, self._sampler(given), ranges=self._ranges(draft), nets=self.nets)
+        self.shared = time.perf_counter() - began
 
     # --- exact
 
@@ -237,7 +274,7 @@ class Asked:
     # --- sampling
 
     def _sampled(self, method: str, limits: Limits | None = None) -> Estimator:
-        estimator = self.estimator(method)
+        estimator = self.ready if self.ready and method == "lookahead" else self.estimator(method)
         self.run(estimator, limits)
         return estimator
 

@@ -53,8 +53,7 @@ def weighted_sums(
     return _weighted_sums(shape, given.means, given.estimated, given.prob, given.noisy, states, log_w, origin, np.int32(count))
 
 
-@partial(jax.jit, static_argnames=("shape",), compiler_options=ONE_CORE)
-def _weighted_sums(
+def sums_of_samples(
     shape: Shape,
     means: Mean,
     estimated: jax.Array,
@@ -64,7 +63,9 @@ def _weighted_sums(
     log_w: jax.Array,
     origin: Origin | None,
     count: jax.Array,
+    turns: jax.Array | None = None,
 ) -> tuple[jax.Array, ...]:
+    """``weighted_sums`` as a part of a program; with ``turns``, the most means of several queries, those beyond its own do nothing."""
     counts = lax.iota(jnp.int32, len(log_w)) < count
     log_w = jnp.where(counts, log_w, -jnp.inf)
     top = log_w.max()
@@ -81,9 +82,16 @@ def _weighted_sums(
             sizes = few_sizes(noisy.leak.shape[-1] + 1)
             branches = tables + [partial(_noisy_mean, samples, mean, shape.card, of=size) for size in sizes]
             which = jnp.where(mean.kind == NOISY_MEAN, len(tables) + size_of(mean.card, sizes), which)
-        return lax.dynamic_update_index_in_dim(out, lax.switch(which, branches), mean.node, 0)
+        new = lax.switch(which, branches)
+        if turns is not None:
+            new = jnp.where(at < estimated, new, lax.dynamic_index_in_dim(out, mean.node, 0, keepdims=False))
+        return lax.dynamic_update_index_in_dim(out, new, mean.node, 0)
 
-    return top, w.sum(), _spreads(samples), lax.fori_loop(0, estimated, node, jnp.zeros((shape.nodes, shape.card, SUMS)))
+    begin = jnp.zeros((shape.nodes, shape.card, SUMS))
+    return top, w.sum(), _spreads(samples), lax.fori_loop(0, estimated if turns is None else turns, node, begin)
+
+
+_weighted_sums = jax.jit(sums_of_samples, static_argnames=("shape",), compiler_options=ONE_CORE)
 
 
 def _spreads(samples: Samples) -> jax.Array:

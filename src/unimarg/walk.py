@@ -67,20 +67,28 @@ def walk(
     They are independent, or with ``nets`` so spread that each NET of them, counted from number 0, fill space (``nets``). With ``forced``
     states ``[steps, n]`` nothing is drawn: these states' weights are given.
     """
-    states, log_w, _, _, origin = _walk(shape, given, key, first, n, forced, False, leading_bits(nets))
+    states, log_w, _, _, origin = _walk(shape, given, key, first, n, leading_bits(nets), forced)
     return states, log_w, origin
 
 
 def trace(shape: Shape, given: Conditionals, key: Key, first: jax.Array, n: int, nets: bool = False) -> tuple[jax.Array, jax.Array]:
     """What every step drew, ``[most steps, n]``, and the log weights: links keep their states here."""
-    _, log_w, kept, _, _ = _walk(shape, given, key, first, n, None, True, leading_bits(nets))
+    _, log_w, kept, _, _ = _walk(shape, given, key, first, n, leading_bits(nets), keep=True)
     return kept, log_w
 
 
-@partial(jax.jit, static_argnames=("shape", "n", "keep"), compiler_options=ONE_CORE)
-def _walk(
-    shape: Shape, given: Conditionals, key: Key, first: jax.Array, n: int, forced: jax.Array | None, keep: bool, leading: jax.Array
+def steps_of_walk(
+    shape: Shape,
+    given: Conditionals,
+    key: Key,
+    first: jax.Array,
+    n: int,
+    leading: jax.Array,
+    forced: jax.Array | None = None,
+    keep: bool = False,
+    turns: jax.Array | None = None,
 ) -> Any:
+    """``walk`` as a part of a program; with ``turns``, the most steps of several walks side by side, those beyond its own do nothing."""
     numbers = Numbers.make(key, first, n, leading)
 
     def body(t: jax.Array, carry: Any) -> Any:
@@ -91,6 +99,11 @@ def _walk(
         if forced is not None:
             here = here._replace(fixed=lax.dynamic_index_in_dim(forced, t, 0, keepdims=False).astype(jnp.int32))
         new, gain, row, q = _step(here, shape.formula_states)
+        if turns is not None:
+            own, rows = t < given.drawn, origin.rows
+            before = (lax.dynamic_index_in_dim(a, now.node, 0, keepdims=False) for a in (states, rows))
+            new, row = (jnp.where(own, a, b.astype(a.dtype)) for a, b in zip((new, row), before, strict=True))
+            gain = jnp.where(own, gain, 0)
         states = lax.dynamic_update_slice(states, new.astype(shape.dtype)[None], (now.node, 0))
         if kept is not None:
             kept = lax.dynamic_update_slice(kept, new.astype(shape.dtype)[None], (t, 0))
@@ -104,7 +117,10 @@ def _walk(
     if not keep:
         origin = Origin(jnp.zeros((shape.nodes, n), jnp.int32), jnp.zeros((shape.formulas, n)))
     begin = (jnp.zeros((shape.nodes, n), shape.dtype), jnp.zeros(n), kept, sums, origin)
-    return lax.fori_loop(0, given.drawn, body, begin)
+    return lax.fori_loop(0, given.drawn if turns is None else turns, body, begin)
+
+
+_walk = jax.jit(steps_of_walk, static_argnames=("shape", "n", "keep"), compiler_options=ONE_CORE)
 
 
 class Here(NamedTuple):
