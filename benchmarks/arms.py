@@ -15,7 +15,7 @@ transformer    one token for every node (flag and value, an embedding of its own
 edge           the same, attention only between neighbours in the moral graph
 propagation    the beliefs that the default starts from, nothing is learnt
 prior          the default without those beliefs: a residual on the prior
-gated          the default with a gate on those beliefs
+ungated        the default without a gate on those beliefs
 muon           Muon in place of Adam
 """
 
@@ -67,7 +67,7 @@ ARMS: dict[str, dict[str, Any]] = {
     "edge": {"trunk": "edge", "rounds": 0, "heads": ("marginal",)},
     "propagation": {"trunk": "untrained"},
     "prior": {"rounds": 0},
-    "gated": {"gated": True},
+    "ungated": {"gated": False},
     "muon": {"optimizer": "muon", "learning_rate": 1e-2},
 }
 TOKENS_PER_CALL = 1 << 23

@@ -113,7 +113,7 @@ def infer(
     ``method`` is auto, exact, prior, lookahead or adaptive. ``options``: ``samples``, ``target_error`` (the largest standard error over the
     targets; None: draw all samples), ``seconds``, ``structure``, ``seed``. For several evidence sets give a list of them: the
     answers are a list too, each with its own stopping and status; where one alone would be an error (impossible evidence, exact inference
-    too expensive) it has the status ``failed`` and says why.
+    too expensive) it has the status ``failed`` and says why. On an accelerator ``auto`` and ``lookahead`` draw many sets in one call.
 
     >>> from unimarg.network import NoisyOr, Variable
     >>> net = Network([Variable("rain"), Variable("wet")], {"wet": ["rain"]}, {"rain": [0.8, 0.2], "wet": NoisyOr(0.1, [0.8])})
