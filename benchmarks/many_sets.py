@@ -22,7 +22,7 @@ from unimarg.evaluation import evidence_sets
 from unimarg.network import Network
 from unimarg.posterior import Posterior
 
-COLUMNS = ["network", "method", "sets", "ms_loop", "ms_list", "times", "ok", "samples_loop", "samples_list", "most_apart", "hardware", "jax"]
+COLUMNS = ["network", "method", "sets", "ms_loop", "ms_list", "times", "ok", "samples_loop", "samples_list", "apart", "hardware", "jax"]
 
 
 def evidence_of(net: Network, count: int) -> list[dict[str, str]]:

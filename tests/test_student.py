@@ -11,7 +11,7 @@ import unimarg as um
 from models import ASIA, OPTIONS, random_model, same, train
 from networks import random_network
 from unimarg.batches import Given, Plan, batches, labelled, shown
-from unimarg.channels import through_channels
+from unimarg.channels import channel_words, through_channels
 from unimarg.compiled import log_conditionals, sample
 from unimarg.counter import key_from_seed
 from unimarg.encoding import one_hot
@@ -50,7 +50,8 @@ def setting(net, rows=ROWS, **options):
     known, values = model.ragged.rows(observed), one_hot(model.ragged.rows(states), model.ragged)
     certain = known
     if model.recipe.virtual:
-        channels = jax.jit(lambda v: through_channels(key_from_seed(3), 0.5, known, v, model.ragged, jnp.arange(rows, dtype=jnp.uint32)))
+        drawn = channel_words(key_from_seed(3), jnp.arange(rows, dtype=jnp.uint32), len(net))
+        channels = jax.jit(lambda v: through_channels(drawn, 0.5, known, v, model.ragged))
         values, certain = channels(values)
     features = jnp.asarray(np.random.default_rng(2).standard_normal((rows, 16)), jnp.float32)
     messages = jnp.asarray(np.random.default_rng(3).standard_normal((rows, model.ragged.slots)), jnp.float32)
@@ -161,8 +162,7 @@ def test_a_student_learns_what_messages_cannot():
     states = jnp.asarray(sample(net, 1 << 15, seed=99).T)
     states = states[:, (states[6:] > 0).any(axis=0)]
     observed = Fixed(tuple(range(6, 10))).draw(given.key, jnp.arange(states.shape[1], dtype=jnp.uint32), 10)
-    samples = jnp.arange(states.shape[1], dtype=jnp.uint32)
-    batch = labelled(plan, given, *shown(plan, given, states, observed, samples), None, states, observed)
+    batch = labelled(plan, given, *shown(plan, states, observed, None), None, states, observed)
     _, (features, message) = loss(model.trunk, plan, given, batch)
     view = View(features, message, batch.known, batch.certain, batch.values, batch.tables)
     by_message = jnp.moveaxis(message_log_q(model.ragged, message, view.tables)[0], 0, -1)

@@ -12,7 +12,7 @@ import unimarg as um
 from models import ASIA, random_model
 from networks import random_network
 from unimarg.batches import Given, Plan, labelled, likelihoods, shown
-from unimarg.channels import through_channels
+from unimarg.channels import channel_words, through_channels
 from unimarg.compiled import log_conditionals, sample
 from unimarg.counter import key_from_seed
 from unimarg.encoding import one_hot
@@ -42,7 +42,7 @@ def setting(net: Network, **options):
 
 def value(trunk, plan, given, states, observed, samples) -> float:
     """The loss of samples under a mask."""
-    batch = labelled(plan, given, *shown(plan, given, states, observed, samples), None, states, observed)
+    batch = labelled(plan, given, *shown(plan, states, observed, None), None, states, observed)
     batch = batch._replace(noise=dropout_noise(given.key, samples, plan.recipe.architecture))
     return float(loss(trunk, plan, given, batch)[0])
 
@@ -139,7 +139,7 @@ def test_what_a_channel_feeds_is_honest():
     priors = [np.array([0.8, 0.2]), np.array([0.5, 0.3, 0.2]), np.array([0.4, 0.3, 0.15, 0.1, 0.05])]
     states = np.stack([rng.choice(k, p=p, size=n) for k, p in zip(cards, priors, strict=True)], axis=1).astype(np.int32)
     values, known = one_hot(jnp.asarray(states), ragged), jnp.ones(states.shape, bool)
-    fed, certain = through_channels(key_from_seed(3), 1.0, known, values, ragged, jnp.arange(n, dtype=jnp.uint32))
+    fed, certain = through_channels(channel_words(key_from_seed(3), jnp.arange(n, dtype=jnp.uint32), 3), 1.0, known, values, ragged)
     assert not certain.any()
     z = []
     for i, prior in enumerate(priors):
@@ -164,7 +164,7 @@ def test_channels_touch_only_a_share_of_the_known():
     states = jnp.asarray(np.random.default_rng(0).integers(2, size=(n, 2)).astype(np.int32))
     known = jnp.asarray(np.random.default_rng(1).random((n, 2)) < 0.5)
     values = one_hot(states, ragged)
-    fed, certain = through_channels(key_from_seed(3), 0.1, known, values, ragged, jnp.arange(n, dtype=jnp.uint32))
+    fed, certain = through_channels(channel_words(key_from_seed(3), jnp.arange(n, dtype=jnp.uint32), 2), 0.1, known, values, ragged)
     lost = np.asarray(known & ~certain)
     assert not np.asarray(certain & ~known).any()
     total = int(known.sum())

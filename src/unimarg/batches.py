@@ -16,7 +16,7 @@ import numpy as np
 from jax import lax
 
 from unimarg.blanket import blanket_log_p
-from unimarg.channels import through_channels
+from unimarg.channels import Words, channel_words, through_channels
 from unimarg.compiled import draw_states, log_conditionals_of
 from unimarg.counter import Key, threefry
 from unimarg.encoding import encode, one_hot
@@ -131,15 +131,18 @@ def batches(plan: Plan, given: Given, step: jax.Array) -> Batch:
 
     # Loop after loop in place of one: XLA computes cheap-looking things again wherever they are used, barrier or not, and only
     # what a loop leaves behind is safe. With random numbers and transpositions inside the teacher a step took twice the time.
-    parts = tuple(parts_of(a, plan.rows) for a in (states, observed, samples))
-    evidence = lax.map(lambda part: shown(plan, given, *part), parts)
+    parts = tuple(parts_of(a, plan.rows) for a in (states, observed))
+    drawn = None
+    if plan.recipe.virtual:
+        drawn = lax.map(lambda part: channel_words(stream(given.key, CHANNELS), part, states.shape[0]), parts_of(samples, plan.rows))
+    evidence = lax.map(lambda part: shown(plan, *part), (*parts, drawn))
     exact = None
     if plan.teacher:
         few = jax.tree.map(lambda a: a.reshape(-1, plan.taught, *a.shape[2:]), evidence[:2])
         marginals = lax.map(plan.teacher.marginals, lax.map(lambda part: likelihoods(plan.ragged, *part), few))
         exact = lax.map(lambda part: by_group(plan.ragged, part), marginals)
         exact = jax.tree.map(lambda a: a.reshape(-1, plan.rows, *a.shape[2:]), exact)
-    learnt_from = lax.map(lambda part: labelled(plan, given, *part), (*evidence, exact, *parts[:2]))
+    learnt_from = lax.map(lambda part: labelled(plan, given, *part), (*evidence, exact, *parts))
     if plan.rows != plan.recipe.batch:
         steps = plan.steps_per_call, plan.recipe.batch
         learnt_from = jax.tree.map(lambda a: a.reshape(*steps, *a.shape[2:]), learnt_from._replace(states=None))
@@ -150,13 +153,12 @@ def batches(plan: Plan, given: Given, step: jax.Array) -> Batch:
     return learnt_from
 
 
-def shown(plan: Plan, given: Given, states: jax.Array, observed: jax.Array, samples: jax.Array) -> tuple[jax.Array, Parts, jax.Array]:
+def shown(plan: Plan, states: jax.Array, observed: jax.Array, drawn: Words | None) -> tuple[jax.Array, Parts, jax.Array]:
     """The evidence of a batch: which nodes are known, their values, and which of them are certain."""
     known, rows = plan.ragged.rows(observed), plan.ragged.rows(states)
-    if not plan.recipe.virtual:
+    if drawn is None:
         return known, one_hot(rows, plan.ragged, bool), known  # a byte each: they are kept for many steps
-    values = one_hot(rows, plan.ragged)
-    seen, certain = through_channels(stream(given.key, CHANNELS), plan.recipe.virtual, known, values, plan.ragged, samples)
+    seen, certain = through_channels(drawn, plan.recipe.virtual, known, one_hot(rows, plan.ragged), plan.ragged)
     return known, seen, certain
 
 

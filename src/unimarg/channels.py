@@ -6,24 +6,27 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from unimarg.counter import Key, words
+from unimarg.counter import Key, mixed, threefry
 from unimarg.ragged import Parts, Ragged
 
+Words = tuple[jax.Array, jax.Array]  # uint32 [samples, nodes] each
 
-def through_channels(
-    key: Key, share: float, known: jax.Array, values: Parts, ragged: Ragged, samples: jax.Array
-) -> tuple[Parts, jax.Array]:
+
+def channel_words(key: Key, samples: jax.Array, nodes: int) -> Words:
+    """Random numbers for ``through_channels``, two words for every sample and node."""
+    return threefry(key, samples[:, None], jnp.arange(nodes, dtype=jnp.uint32)[None])
+
+
+def through_channels(drawn: Words, share: float, known: jax.Array, values: Parts, ragged: Ragged) -> tuple[Parts, jax.Array]:
     """Some of the known nodes seen through a random channel: their likelihoods, and which stay certain.
 
     The channel splits the states at random in two and reports the half that holds the state, wrongly with
     probability noise / 2; noise ~ U[0, 1]. The likelihood of the report is (1 - noise) [same half] + noise / 2.
     """
-    nodes = jnp.arange(known.shape[-1], dtype=jnp.uint32)
-    high, low = words(key, samples, nodes)
-    uncertain = known & (share > _fraction(high).T)
-    noise = _fraction(words(key, samples, nodes.size + nodes)[0]).T
-    wrong = noise / 2 > _fraction(low).T
-    halves = words(key, samples, 2 * nodes.size + nodes)[0].T  # bit k: the half that state k is in
+    high, halves = drawn  # bit k of the second: the half that state k is in
+    uncertain = known & (share > _fraction(high >> np.uint32(16), 16))
+    noise = _fraction(high & np.uint32(0xFFFF), 16)
+    wrong = noise / 2 > _fraction(mixed(high ^ mixed(halves)) >> np.uint32(8), 24)
     seen = []
     for value, unsure, e, flip, bits in zip(values, *(ragged.nodes(a) for a in (uncertain, noise, wrong, halves)), strict=True):
         half = (bits[..., None] >> (jnp.arange(value.shape[-1], dtype=jnp.uint32) % 32)) & 1
@@ -34,5 +37,6 @@ def through_channels(
     return seen, known & ~uncertain
 
 
-def _fraction(word: jax.Array) -> jax.Array:
-    return (word >> np.uint32(8)).astype(jnp.float32) * np.float32(2.0**-24)
+def _fraction(word: jax.Array, bits: int) -> jax.Array:
+    """A number in [0, 1) from so many bits."""
+    return (word.astype(jnp.float32) + np.float32(0.5)) * np.float32(2.0**-bits)

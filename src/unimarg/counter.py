@@ -59,6 +59,13 @@ def threefry(key: Key, x0: jax.Array, x1: jax.Array) -> tuple[jax.Array, jax.Arr
     return x0, x1
 
 
+def mixed(word: jax.Array) -> jax.Array:
+    """Every bit depends on all (the last part of Appleby's MurmurHash3)."""
+    word = (word ^ (word >> np.uint32(16))) * np.uint32(0x85EBCA6B)
+    word = (word ^ (word >> np.uint32(13))) * np.uint32(0xC2B2AE35)
+    return word ^ (word >> np.uint32(16))
+
+
 def words(key: Key, samples: jax.Array, nodes: jax.Array) -> tuple[jax.Array, jax.Array]:
     """A high and a low random word for every node and sample: ``[nodes, samples]`` uint32 each."""
     return threefry(key, samples[None, :], nodes[:, None])

@@ -25,7 +25,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from unimarg.counter import Key, threefry
+from unimarg.counter import Key, mixed, threefry
 from unimarg.network import Floats, Ints
 
 BITS = 8
@@ -60,18 +60,11 @@ class Numbers(NamedTuple):
         sample, node = self.first[0] + lax.iota(jnp.uint32, len(self.nets)), number.astype(jnp.uint32) + self.first[1]
         high, low = threefry(self.key, sample, node)
         of_node = threefry(self.key ^ _SHIFTS, jnp.uint32(0xFFFFFFFF), node)
-        point = _mixed(_mixed(self.nets + of_node[0]) ^ of_node[1])  # the shift
+        point = mixed(mixed(self.nets + of_node[0]) ^ of_node[1])  # the shift
         for k in range(BITS):  # bit by bit: a CPU has vectors for this, and none for a look-up
             bit = lax.bitcast_convert_type(sample << np.uint32(31 - k), jnp.int32) >> np.int32(31)
             point = point ^ (lax.bitcast_convert_type(bit, jnp.uint32) & columns[k])
         return (point & self.leading) | (high & ~self.leading), low
-
-
-def _mixed(word: jax.Array) -> jax.Array:
-    """Every bit depends on all (the last part of Appleby's MurmurHash3)."""
-    word = (word ^ (word >> np.uint32(16))) * np.uint32(0x85EBCA6B)
-    word = (word ^ (word >> np.uint32(13))) * np.uint32(0xC2B2AE35)
-    return word ^ (word >> np.uint32(16))
 
 
 @cache
