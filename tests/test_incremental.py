@@ -82,6 +82,7 @@ def factors(net, evidence: Evidence, how: str) -> tuple[np.ndarray, np.ndarray]:
         ("marginal", "paper", {"encoding": "two_bit"}),
         ("marginal", "paper", {"encoding": "prior"}),
         ("marginal", "structure", {"encoding": "prior", "from_prior": True}),
+        ("marginal", "paper", {"encoding": "two_bit", "from_prior": True, "gated": True, "heads": ("marginal", "message")}),
         ("message", "residual", {"encoding": "prior", "heads": ("marginal", "message")}),
         ("student", "residual", {"student": 130, "heads": ("marginal", "message"), "residual": True}),
         ("student", "all", {"student": 5, "heads": ("marginal", "message"), "residual": True}),

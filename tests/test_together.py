@@ -1,5 +1,7 @@
 """Several evidence sets drawn in one call, against each of them drawn alone."""
 
+import time
+
 import jax
 import numpy as np
 import pytest
@@ -9,7 +11,7 @@ from unimarg import query, together
 from unimarg.importance import Estimator, Limits
 from unimarg.network import Network
 from unimarg.query import Asked, Options
-from unimarg.together import run_together
+from unimarg.together import Group
 
 ALARM, CLINIC = um.example("alarm"), um.medical(risks=4, diseases=12, symptoms=20, seed=1)
 SETS, SAMPLES = 8, 4096
@@ -32,13 +34,24 @@ def ready(found: list[Asked]) -> list[Estimator]:
     return [a.ready for a in found if a.ready]
 
 
+def grouped(net: Network, sets: int = SETS) -> Group:
+    found = asked(net, evidence_of(net, SETS))
+    return Group(ready(found), sets, max(a.used for a in found), SAMPLES)
+
+
+@pytest.fixture(autouse=True)
+def few_are_enough(monkeypatch):
+    for module in (together, query):
+        monkeypatch.setattr(module, "FEWEST", 3)
+
+
 @pytest.mark.parametrize("net", [ALARM, CLINIC], ids=["alarm", "medical"])
 def test_sums_are_those_of_each_alone(net):
-    """Sets of which one has next to nothing to draw, and in the last call some are missing."""
-    several = ready(asked(net, evidence_of(net, SETS)))
+    """Sets of which one has next to nothing to draw; some are missing, and the last call has few samples."""
     limits = Limits(samples=2 * SAMPLES + 100, target_error=None)
-    run_together(several, SETS + 2, limits, seed=7, samples=SAMPLES)
-    for found, alone in zip(several, ready(asked(net, evidence_of(net, SETS))), strict=True):
+    group = grouped(net, SETS + 2)
+    assert group.run(limits, seed=7) == []
+    for found, alone in zip(group.estimators, ready(asked(net, evidence_of(net, SETS))), strict=True):
         alone.run(limits, seed=7)
         assert found.total.samples == alone.total.samples == limits.samples
         assert found.total.log_evidence == pytest.approx(alone.total.log_evidence, abs=1e-5)
@@ -47,40 +60,67 @@ def test_sums_are_those_of_each_alone(net):
             np.testing.assert_allclose(a, b, atol=1e-6)
 
 
-def test_each_set_stops_on_its_own(monkeypatch):
-    monkeypatch.setattr(together, "FEWEST", 3)
-    several = ready(asked(ALARM, evidence_of(ALARM, SETS)))
-    run_together(several, SETS, Limits(target_error=0.002), seed=0, samples=SAMPLES)
-    assert sum(e.reached(0.002) for e in several) > SETS - 3
-    drawn = sorted(e.total.samples for e in several)
+def test_each_set_stops_on_its_own():
+    group, limits = grouped(ALARM), Limits(target_error=0.002)
+    left = group.run(limits, seed=0)
+    assert len(left) < 3
+    assert all(e.reached(0.002) for e in group.estimators if e not in left)
+    drawn = sorted(e.total.samples for e in group.estimators)
     assert drawn[0] == SAMPLES < drawn[-1]
     assert not any(n % SAMPLES for n in drawn)
+    for e in left:  # errors are not looked at before the samples of the next look
+        assert e.total.samples < e.next_look
 
 
-def test_a_poor_set_is_left_to_others():
-    several = ready(asked(CLINIC, evidence_of(CLINIC, SETS)))
-    run_together(several, SETS, Limits(target_error=1e-9, samples=1 << 15), seed=0, poor=1.01, samples=1024)
-    assert {e.total.samples for e in several} == {1024}
+def test_only_those_asked_for_go_on():
+    group = grouped(CLINIC)
+    group.run(Limits(samples=1000, target_error=None), seed=0, among=[])
+    assert {e.total.samples for e in group.estimators} == {0}
+    group.run(Limits(samples=1024, target_error=None), seed=0, among=group.estimators[2:6])
+    assert [e.total.samples for e in group.estimators] == [0, 0, 1024, 1024, 1024, 1024, 0, 0]
 
 
 @pytest.mark.parametrize("method", ["auto", "lookahead"])
 def test_a_list_is_answered_together_as_one_by_one(monkeypatch, method):
     """As on an accelerator; with ``auto`` some sets are small enough for exact inference."""
-    net = CLINIC
+    net, sizes = CLINIC, []
     sets = evidence_of(net, 2 * SETS + 3)
     expected = [um.infer(net, e, method="exact") for e in sets]
-    calls = []
+
+    class Seen(Group):
+        def __init__(self, estimators, sets, used):
+            sizes.append(len(estimators))
+            super().__init__(estimators, sets, used, SAMPLES)
+
     monkeypatch.setattr(query, "sets_together", lambda frame: SETS)
     monkeypatch.setattr(query, "EXACT_ENTRIES", 1 << 8)
-    monkeypatch.setattr(query, "run_together", lambda e, *a: calls.append(len(e)) or run_together(e, *a, samples=SAMPLES))
+    monkeypatch.setattr(query, "Group", Seen)
+    begin = time.perf_counter()
     found = um.infer(net, sets, method=method, samples=1 << 16, target_error=0.004)
-    assert sum(calls) == sum(p.method != "exact" for p in found) > SETS
-    assert len(calls) == 3
+    took = time.perf_counter() - begin
+    assert sum(sizes) > SETS
+    assert sum(sizes) <= sum(p.method != "exact" for p in found) < sum(sizes) + 3
+    assert 0.5 * took < sum(p.seconds for p in found) < 2 * took
     for posterior, exact in zip(found, expected, strict=True):
         assert posterior.status == "ok"
-        assert posterior.seconds > 0
         for p, error, truth in zip(posterior.probabilities, posterior.std_errors, exact.probabilities, strict=True):
             assert (np.abs(p - truth) < 5 * error + 1e-6).all()
+
+
+def test_auto_judges_by_a_pilot_and_not_by_what_comes_later(monkeypatch):
+    """Where nothing is good enough every proposal is tried, after the samples of a pilot; where all is, none but the first."""
+    monkeypatch.setattr(query, "sets_together", lambda frame: SETS)
+    monkeypatch.setattr(query, "EXACT_ENTRIES", -1)
+    for poor, methods in ((1.1, {"lookahead", "adaptive"}), (0.0, {"lookahead"})):
+        monkeypatch.setattr(query, "POOR", poor)
+        several = [Asked(CLINIC, None, e, None, Options(target_error=1e-9, samples=60_000)) for e in evidence_of(CLINIC, SETS)]
+        found = query._by_side_by_side(several, "auto", SETS)
+        assert {p.method for p in found} == methods
+        assert {p.samples for p in found} == {60_000}
+        for a, p in zip(several, found, strict=True):
+            assert a.share is not None
+            assert f"lookahead (ESS {a.share:.1%})" in p.message
+            assert a.ready is None  # tables go with the answer
 
 
 def test_an_impossible_set_fails_alone(monkeypatch):

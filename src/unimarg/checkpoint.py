@@ -83,18 +83,14 @@ def unfinished(path: str | PathLike[str]) -> tuple[int, int] | None:
 def load_state(path: str | PathLike[str], expected: Marginalizer, like: State) -> tuple[State, int]:
     """The state and the planned number of steps of an unfinished run, which must be the one expected."""
     model, tensors = _load(path)
-    differs = next(
-        (
-            what
-            for what, a, b in (
-                ("network", model.net, expected.net),
-                ("recipe", _recipe_to_json(model.recipe), _recipe_to_json(expected.recipe)),
-                ("seed", model.history.get("seed"), expected.history["seed"]),
-            )
-            if a != b
-        ),
-        None,
-    )
+    options = _differing(_recipe_to_json(model.recipe), _recipe_to_json(expected.recipe))
+    differs = ""
+    if model.net != expected.net:
+        differs = "network"
+    elif options:
+        differs = f"recipe ({', '.join(options)})"
+    elif model.history.get("seed") != expected.history["seed"]:
+        differs = "seed"
     if differs:
         raise FormatError(f"this run has another {differs} than the one to resume", path)
     leaves, tree = jax.tree.flatten(like)
@@ -107,6 +103,12 @@ def load_state(path: str | PathLike[str], expected: Marginalizer, like: State) -
     if not isinstance(steps, int) or not 0 <= int(state.step) <= steps < 2**31:
         raise FormatError(f"the run's number of steps is damaged: {int(state.step)} of {steps!r}", path)
     return state, steps
+
+
+def _differing(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[str]:
+    """Options of two recipes that are not the same, by name."""
+    flat = [{k: v for k, v in r.items() if k != "architecture"} | r["architecture"] for r in (a, b)]
+    return [name for name in flat[0] if flat[0][name] != flat[1][name]]
 
 
 def check_writable(path: str | PathLike[str]) -> None:

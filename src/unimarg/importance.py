@@ -124,16 +124,15 @@ class Estimator:
         self.draw, self.witness = draw or sampler(frame, given), witness
         self.nets = nets  # whether ``draw`` draws in nets
         self.total, self.heard = (Weighted(frame.shape.nodes, frame.shape.card) for _ in range(2))  # of samples, and of witnesses
+        self.next_look = 0  # samples at which errors are looked at again
         self._known: tuple[tuple[int, int], tuple[Floats, Floats]] | None = None  # samples and witnesses, and the moments of so many
         self._beyond = 0.0  # the most that witnesses add to a variance
 
     def run(self, limits: Limits, seed: int = 0, chunk: int | None = None, progress: Callable[[int, float], None] | None = None) -> None:
         """Samples until one of the limits."""
         key, size, began = key_from_seed(seed), -(-(chunk or chunk_size(self.frame)) // NET) * NET, time.perf_counter()
-        target = limits.target_error
         with ThreadPoolExecutor(side_by_side()) as pool, ThreadPoolExecutor(1) as beside:
-            while self.total.samples < limits.samples and (target is None or not self.reached(target)):
-                goal = limits.samples if target is None else min(self.next_check(target), limits.samples)
+            while goal := self.look(limits):
                 while self.total.samples < goal:
                     hearing = beside.submit(self.hear, seed, size, self.total.samples) if self.witness else None
                     self._advance(pool, self.draw, self.total, key, size, goal)
@@ -146,6 +145,18 @@ class Estimator:
                         progress(self.total.samples, time.perf_counter() - began)
                     if late:
                         return
+
+    def look(self, limits: Limits, least: int | None = None) -> int:
+        """The number of samples up to which to draw before errors are looked at again; 0 if no more are needed."""
+        drawn, target = self.total.samples, limits.target_error
+        if drawn >= limits.samples or target is None:
+            return limits.samples if drawn < limits.samples else 0
+        if drawn >= self.next_look:
+            if self.reached(target):
+                return 0
+            self.next_look = self.next_check(target, least)
+        self.next_look = min(self.next_look, limits.samples)
+        return self.next_look
 
     def next_check(self, target_error: float, least: int | None = None) -> int:
         """The number of samples at which to ask whether the target is reached, ``least`` or more; it does not depend on the chunks."""

@@ -272,7 +272,15 @@ def trunk_layer(
     now = jnp.pad(x[0, nodes:], (0, 1))[slot]
     base = jnp.where(known[0, place][:, None], 0, weight[place]) - (now[..., None] * value).sum(axis=1)
     rows = base[:, None] + jnp.pad(value, ((0, 0), (1, 0), (0, 0)))
-    at = made.heads.index(head) * ragged.slots
-    out = jnp.pad(trunk.head.weight[:, at : at + ragged.slots], ((0, 0), (0, 1))).T[slot]
-    shift = trunk.head.bias[at : at + ragged.slots] + (prior_logits if made.from_prior and head == "marginal" else 0)
-    return Layer(start, rows, out, jnp.pad(shift, (0, 1))[slot])
+
+    def outputs(number: int) -> tuple[jax.Array, jax.Array]:
+        at = slice(number * ragged.slots, (number + 1) * ragged.slots)
+        return trunk.head.weight[:, at], trunk.head.bias[at]
+
+    weight, shift = outputs(made.heads.index(head))
+    if made.from_prior and head == "marginal":
+        shift = shift + prior_logits
+        if made.gated:  # what it weighs is constant here
+            gate, bias = outputs(len(made.heads))
+            weight, shift = weight + gate * prior_logits, shift + bias * prior_logits
+    return Layer(start, rows, jnp.pad(weight, ((0, 0), (0, 1))).T[slot], jnp.pad(shift, (0, 1))[slot])

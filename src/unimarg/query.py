@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from numbers import Real
 from typing import TYPE_CHECKING, Any, overload
 
+import jax
 import numpy as np
 
 from unimarg.conditionals import Conditionals, Draft, Query
@@ -34,7 +35,7 @@ from unimarg.proposals.lookahead import lookahead
 from unimarg.proposals.message import message
 from unimarg.proposals.prior import prior
 from unimarg.relevance import relevant
-from unimarg.together import run_together, sets_together
+from unimarg.together import FEWEST, Group, sets_together
 from unimarg.triangulation import moral_graph, quick_entries
 from unimarg.witness import weighed_by_walk, witness
 
@@ -151,12 +152,29 @@ def _by_side_by_side(asked: Sequence[Asked], method: str, sets: int) -> list[Pos
         for number, group in enumerate(groups):
             coming.pop().result()
             coming = [aside.submit(lambda g=g: [a.get_ready(method) for a in g]) for g in groups[number + 1 : number + 2]]
-            began, ready = time.perf_counter(), [a.ready for a in group if a.ready]
-            run_together(ready, sets, group[0].limits, group[0].options.seed, POOR if method == "auto" else 0.0)
+            _draw_together([a for a in group if a.ready], method, sets)
             for a in group:
-                a.shared += (time.perf_counter() - began) / len(group) if a.ready else 0.0
-            out += [a.by_or_failed(method) for a in group]
+                out.append(a.by_or_failed(method))
+                a.ready = None  # and its tables
     return out
+
+
+def _draw_together(ready: Sequence[Asked], method: str, sets: int) -> None:
+    """With ``auto`` as many as a pilot first, and more of those only whose share of effective samples is not poor."""
+    if len(ready) < FEWEST:
+        return
+    began, limits, seed = time.perf_counter(), ready[0].limits, ready[0].options.seed
+    group = Group([a.ready for a in ready if a.ready], sets, max(a.used for a in ready))
+    good = group.estimators
+    if method == "auto":
+        left = group.run(replace(limits, samples=min(PILOT, limits.samples)), seed)
+        judged = [(a, e) for a, e in zip(ready, group.estimators, strict=True) if e not in left]
+        for a, e in judged:
+            a.share = e.ess / max(e.total.samples, 1)
+        good = [e for a, e in judged if a.share is not None and a.share >= POOR]
+    group.run(limits, seed, good)
+    for a in ready:
+        a.shared += (time.perf_counter() - began) / len(ready)
 
 
 def _one_of_several(net: Network, model: Marginalizer | None, number: int, evidence: Any, targets: Any, options: Options) -> Asked:
@@ -202,7 +220,8 @@ class Asked:
         self.nets = nets and self.limits.samples >= LEAST_NETS * NET  # samples in nets, or independent: few nets say little of their error
         self.note, self.spent = "", 0  # what a proposal has to say, and the samples drawn on the way to it
         self.ready: Estimator | None = None  # of ``lookahead``, where several sets are drawn together,
-        self.shared = 0.0  # and the seconds of this set's share
+        self.used, self.shared = 0, 0.0  # entries of its tables, this set's share of the seconds,
+        self.share: float | None = None  # and what a sample of the pilot was worth
 
     def by(self, method: str) -> Posterior:
         self.began = time.perf_counter()  # of several sets, those before do not count
@@ -244,7 +263,7 @@ class Asked:
         draft = lookahead(self.frame, self.query)
         given = draft.arrays()
         self.ready = Estimator(self.frame, self.query, given, self._sampler(given), ranges=self._ranges(draft), nets=self.nets)
-        self.shared = time.perf_counter() - began
+        self.used, self.shared = draft.used, time.perf_counter() - began
 
     # --- exact
 
@@ -281,6 +300,9 @@ class Asked:
     def run(self, estimator: Estimator, limits: Limits | None = None) -> None:
         """Within what is left of the seconds."""
         limits = limits or self.limits
+        if isinstance(estimator.given.high, np.ndarray) and estimator.look(limits):  # drawn together so far, and goes on alone
+            estimator.given = jax.device_put(estimator.given)
+            estimator.draw = self._sampler(estimator.given)
         left = replace(limits, seconds=limits.seconds - self.seconds())
         estimator.run(left, self.options.seed, progress=self.options.progress)
 
@@ -377,6 +399,8 @@ class Asked:
         for method in methods:
             pilot = self._sampled(method, replace(self.limits, samples=min(PILOT, self.limits.samples)))
             share = pilot.ess / max(pilot.total.samples, 1)
+            if pilot is self.ready and self.share is not None:
+                share = self.share  # as it was after a pilot's samples
             tried.append(f"{method} (ESS {share:.1%})")
             drawn += pilot.total.samples
             if best is None or share > best[0]:

@@ -1,8 +1,8 @@
 """Several evidence sets in one call: their walks and sums side by side, along an axis of their own.
 
 On a GPU a walk of few samples takes as long as one of many, and several sets take little longer than one. Each has its own
-conditionals, the random numbers that it would have alone, and its own stopping: who is done leaves, and the last few go on one by one.
-A CPU gains nothing, since one set's samples keep its cores busy.
+conditionals, the random numbers that it would have alone, and its own stopping: who is done draws no more, and the last few go on one
+by one. A CPU gains nothing, since one set's samples keep its cores busy.
 """
 
 from __future__ import annotations
@@ -12,63 +12,75 @@ from functools import partial
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from unimarg.conditionals import Conditionals
 from unimarg.counter import Key, key_from_seed
 from unimarg.frame import Frame, Shape
 from unimarg.importance import Estimator, Limits, chunk_size, first_sample
-from unimarg.layout import NoisyBlocks
+from unimarg.layout import NoisyBlocks, power_of_two
 from unimarg.nets import leading_bits
 from unimarg.sums import sums_of_samples
 from unimarg.walk import steps_of_walk
 
 SAMPLES = 1 << 13  # of each set in a call
-MOST, FEWEST = 64, 8  # sets in a call; fewer are as quick one by one
+MOST, FEWEST = 64, 16  # sets in a call; fewer are as quick one by one
+TABLE_BYTES = 1 << 32  # of the tables of all sets
 
 
 def sets_together(frame: Frame) -> int:
     """How many sets a call holds; 0 where they are better off one by one."""
     if jax.default_backend() == "cpu":
         return 0
-    fit = min(MOST, chunk_size(frame) // SAMPLES)
+    fit = min(MOST, chunk_size(frame) // SAMPLES, TABLE_BYTES // (3 * 4 * frame.capacity))
     return fit if fit >= FEWEST else 0
 
 
-def run_together(estimators: Sequence[Estimator], sets: int, limits: Limits, seed: int, poor: float = 0.0, samples: int = SAMPLES) -> None:
-    """Draws until each set is done, or few are left; one whose ESS is less than ``poor`` of its samples is left as well.
+class Group:
+    """Estimators of one network that draw by walks, ``sets`` at most; their conditionals, on the host, are put on the device once."""
 
-    The estimators, ``sets`` at most, are of one network and draw by a walk, from conditionals that lie on the host.
-    """
-    left = [(e, samples) for e in estimators]  # each with the number of samples at which to look at its errors
-    while len(left) >= FEWEST:
-        _draw([e for e, _ in left], sets, seed, limits, samples)
-        goals = [(e, _next_goal(e, goal, limits, poor, samples)) for e, goal in left]
-        left = [(e, goal) for e, goal in goals if goal]
+    def __init__(self, estimators: Sequence[Estimator], sets: int, used: int, samples: int = SAMPLES):
+        """``used`` are the entries that any of them has in its tables; the program depends on ``sets`` and ``samples`` alone."""
+        self.estimators, self.samples = list(estimators), samples
+        padded = [*estimators, *[estimators[-1]] * (sets - len(estimators))]
+        frame, common = padded[0].frame, padded[0].given
+        span = min(power_of_two(used), frame.capacity)
+        self.each = _stacked([e.given for e in padded], span, frame.capacity)
+        self.common = jax.device_put((common.noisy, common.columns))
+        self.sets, self.shape, self.leading = sets, frame.shape, leading_bits(padded[0].nets)
+
+    def run(self, limits: Limits, seed: int, among: Sequence[Estimator] | None = None) -> list[Estimator]:
+        """Draws until each is done, or few are left; these."""
+        left = [e for e in (self.estimators if among is None else among) if e.look(limits, self.samples)]
+        while len(left) >= FEWEST:
+            self._draw(left, limits, seed)
+            left = [e for e in left if e.look(limits, self.samples)]
+        return left
+
+    def _draw(self, among: Sequence[Estimator], limits: Limits, seed: int) -> None:
+        counts, firsts = np.zeros(self.sets, np.int32), np.zeros((self.sets, 2), np.uint32)
+        drawing = [(n, e) for n, e in enumerate(self.estimators) if e in among]
+        for n, e in drawing:
+            counts[n] = min(self.samples, limits.samples - e.total.samples)
+            firsts[n] = np.asarray(first_sample(e.total.samples))
+        drawn = _side_by_side(*self.common, self.each, key_from_seed(seed), firsts, counts, self.leading, self.shape, self.samples)
+        log_w, top, w, spreads, sums = jax.device_get(drawn)
+        for n, e in drawing:
+            e.total.add(float(top[n]), float(w[n]), spreads[n], sums[n], log_w[n, : counts[n]], int(counts[n]))
 
 
-def _next_goal(estimator: Estimator, goal: int, limits: Limits, poor: float, least: int) -> int:
-    """The number of samples at which to look at the errors next; 0 if no more are to be drawn."""
-    drawn, target = estimator.total.samples, limits.target_error
-    if drawn >= limits.samples or estimator.ess < poor * drawn:
-        return 0
-    if target is None or drawn < goal:
-        return goal
-    return 0 if estimator.reached(target) else estimator.next_check(target, least)
+def _stacked(given: Sequence[Conditionals], span: int, capacity: int) -> Conditionals:
+    """On the device; of the tables, which are mostly room, only a span is copied."""
+    tables = ("high", "prob", "log_ratio")
+    cut = [g._replace(noisy=None, columns=None, **{name: getattr(g, name)[:span] for name in tables}) for g in given]
+    each: Conditionals = jax.device_put(jax.tree.map(lambda *parts: np.stack(parts), *cut))
+    return each._replace(**{name: _widened(getattr(each, name), capacity) for name in tables})
 
 
-def _draw(estimators: Sequence[Estimator], sets: int, seed: int, limits: Limits, samples: int) -> None:
-    """One call: so many more samples of each; the last stands in for those that are missing."""
-    padded = [*estimators, *[estimators[-1]] * (sets - len(estimators))]
-    counts = np.array([min(samples, limits.samples - e.total.samples) for e in padded], dtype=np.int32)
-    firsts = np.stack([np.asarray(first_sample(e.total.samples)) for e in padded])
-    common = padded[0].given
-    each = jax.tree.map(lambda *parts: np.stack(parts), *[e.given._replace(noisy=None, columns=None) for e in padded])
-    leading = leading_bits(padded[0].nets)
-    drawn = _side_by_side(common.noisy, common.columns, each, key_from_seed(seed), firsts, counts, leading, padded[0].frame.shape, samples)
-    log_w, top, w, spreads, sums = jax.device_get(drawn)
-    for n, e in enumerate(estimators):
-        e.total.add(float(top[n]), float(w[n]), spreads[n], sums[n], log_w[n, : counts[n]], int(counts[n]))
+@partial(jax.jit, static_argnames=("width",))
+def _widened(tables: jax.Array, width: int) -> jax.Array:
+    return jnp.pad(tables, ((0, 0), (0, width - tables.shape[1])))
 
 
 @partial(jax.jit, static_argnames=("shape", "n"))
