@@ -24,7 +24,7 @@ from unimarg.errors import EvidenceError, ImpossibleEvidenceError, TooExpensiveE
 from unimarg.evidence import parse_evidence
 from unimarg.formats.interop import AnyNetwork, as_network
 from unimarg.frame import Frame, frame_of
-from unimarg.importance import DEFAULT_SAMPLES, MAX_SAMPLES, Draw, Estimator, Limits, Weigh, sampler, side_by_side
+from unimarg.importance import DEFAULT_SAMPLES, MAX_SAMPLES, Draw, Estimator, Limits, Weigh, sampler
 from unimarg.nets import NET
 from unimarg.network import Floats, Network
 from unimarg.posterior import Posterior
@@ -139,7 +139,7 @@ def answer(net: Network, model: Marginalizer | None, evidence: Any, targets: Seq
     sets = sets_together(frame_of(net))
     if sets and method in ("auto", "lookahead") and made.structure and made.seconds is None and made.progress is None:
         return _by_side_by_side(asked, method, sets)
-    with ThreadPoolExecutor(side_by_side()) as pool:  # preparing one while another is sampled
+    with ThreadPoolExecutor(None if method == "exact" else 2) as pool:  # one is prepared while another is sampled
         return list(pool.map(lambda a: a.by_or_failed(method), asked))
 
 
