@@ -38,5 +38,5 @@ def through_channels(drawn: Words, share: float, known: jax.Array, values: Parts
 
 
 def _fraction(word: jax.Array, bits: int) -> jax.Array:
-    """A number in [0, 1) from so many bits."""
+    """A number between 0 and 1 from so many bits."""
     return (word.astype(jnp.float32) + np.float32(0.5)) * np.float32(2.0**-bits)

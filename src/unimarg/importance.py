@@ -149,8 +149,10 @@ class Estimator:
     def look(self, limits: Limits, least: int | None = None) -> int:
         """The number of samples up to which to draw before errors are looked at again; 0 if no more are needed."""
         drawn, target = self.total.samples, limits.target_error
-        if drawn >= limits.samples or target is None:
-            return limits.samples if drawn < limits.samples else 0
+        if drawn >= limits.samples:
+            return 0
+        if target is None:
+            return limits.samples
         if drawn >= self.next_look:
             if self.reached(target):
                 return 0

@@ -147,11 +147,16 @@ def _by_side_by_side(asked: Sequence[Asked], method: str, sets: int) -> list[Pos
     """Some at a time, with samples of ``lookahead`` that are drawn together; while these are drawn the next are prepared."""
     groups = [asked[i : i + sets] for i in range(0, len(asked), sets)]
     out: list[Posterior] = []
+
+    def prepare(number: int) -> None:
+        for a in groups[number] if number < len(groups) else ():
+            a.get_ready(method)
+
     with ThreadPoolExecutor(1) as aside:
-        coming = [aside.submit(lambda g=g: [a.get_ready(method) for a in g]) for g in groups[:1]]
+        coming = aside.submit(prepare, 0)
         for number, group in enumerate(groups):
-            coming.pop().result()
-            coming = [aside.submit(lambda g=g: [a.get_ready(method) for a in g]) for g in groups[number + 1 : number + 2]]
+            coming.result()
+            coming = aside.submit(prepare, number + 1)
             _draw_together([a for a in group if a.ready], method, sets)
             for a in group:
                 out.append(a.by_or_failed(method))
