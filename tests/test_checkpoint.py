@@ -212,10 +212,40 @@ def test_files_whose_norms_had_weights(tmp_path):
         load_bytes(tmp_path, changed(data, _put("version", 2)))
 
 
+@pytest.mark.parametrize("residual", [True, False])
+@pytest.mark.parametrize("heads", [("marginal",), ("marginal", "message")])
+def test_files_without_gates_for_messages(tmp_path, heads, residual):
+    """As of version 4: they answer as a file of today in which these are 0."""
+    net = um.example("asia")
+    random_model(net, preset="default", hidden=(8, 8), heads=heads, residual=residual, student=0).save(tmp_path / "model.um")
+    data, names = (tmp_path / "model.um").read_bytes(), ["trunk.10", "trunk.11"] if residual else ["trunk.4", "trunk.5"]
+    before = len(net) * (len(heads) + 1)  # a slot for each binary node
+
+    def today(about, tensors):
+        rng = np.random.default_rng(5)
+        for name in names:
+            tensors[name] = rng.standard_normal(tensors[name].shape, dtype=np.float32)
+            tensors[name][..., before:] = 0
+
+    def of_version_4(about, tensors):
+        today(about, tensors)
+        about["version"] = 4
+        tensors |= {name: tensors[name][..., :before].copy() for name in names}
+
+    def damaged(about, tensors):
+        of_version_4(about, tensors)
+        tensors[names[0]] = tensors[names[0]][:, 1:].copy()
+
+    now, old = (load_bytes(tmp_path, changed(data, change)) for change in (today, of_version_4))
+    assert same(now.trunk, old.trunk)
+    with pytest.raises(FormatError, match="the head does not fit"):
+        load_bytes(tmp_path, changed(data, damaged))
+
+
 @pytest.mark.parametrize(
     "change",
     [
-        _put("version", 5),
+        _put("version", 6),
         _put("version", None),
         _put("history", []),
         _put("history", None),

@@ -48,7 +48,7 @@ def few_are_enough(monkeypatch):
 @pytest.mark.parametrize("net", [ALARM, CLINIC], ids=["alarm", "medical"])
 def test_sums_are_those_of_each_alone(net):
     """Sets of which one has next to nothing to draw; some are missing, and the last call has few samples."""
-    limits = Limits(samples=2 * SAMPLES + 100, target_error=None)
+    limits = Limits(samples=2 * SAMPLES - 100, target_error=None)
     group = grouped(net, SETS + 2)
     assert group.run(limits, seed=7) == []
     for found, alone in zip(group.estimators, ready(asked(net, evidence_of(net, SETS))), strict=True):
@@ -63,13 +63,22 @@ def test_sums_are_those_of_each_alone(net):
 def test_each_set_stops_on_its_own():
     group, limits = grouped(ALARM), Limits(target_error=0.002)
     left = group.run(limits, seed=0)
-    assert len(left) < 3
     assert all(e.reached(0.002) for e in group.estimators if e not in left)
     drawn = sorted(e.total.samples for e in group.estimators)
     assert drawn[0] == SAMPLES < drawn[-1]
     assert not any(n % SAMPLES for n in drawn)
     for e in left:  # errors are not looked at before the samples of the next look
         assert e.total.samples < e.next_look
+    assert sum(e.next_look - e.total.samples <= 2 * SAMPLES for e in left) < 3
+
+
+def test_who_needs_many_more_goes_on_alone():
+    group = grouped(ALARM)
+    assert group.run(Limits(samples=3 * SAMPLES, target_error=None), seed=0) == group.estimators
+    assert {e.total.samples for e in group.estimators} == {0}
+    left = group.run(Limits(samples=1 << 20, target_error=1e-9), seed=0)
+    assert left == group.estimators
+    assert {e.total.samples for e in left} == {4 * SAMPLES}  # looked at after 1, 2 and 4 calls; the next time 4 are missing
 
 
 def test_only_those_asked_for_go_on():

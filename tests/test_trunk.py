@@ -61,7 +61,7 @@ def test_residual_blocks_and_heads():
 
 
 @pytest.mark.parametrize("heads", [("marginal",), ("marginal", "message")])
-def test_a_gate_weighs_the_start_of_the_marginal_head(heads):
+def test_a_gate_weighs_the_start_of_each_head(heads):
     made = Architecture((6, 6), residual=True, heads=heads, from_prior=True, gated=True)
     fresh = Trunk.make(0, made, INPUTS, SLOTS)
     start = {head: np.outer(np.arange(ROWS) - 3.0, LOGITS).astype(np.float32) for head in heads}  # of each row another, as beliefs are
@@ -69,11 +69,11 @@ def test_a_gate_weighs_the_start_of_the_marginal_head(heads):
         np.testing.assert_array_equal(fresh(X, start)[head], start[head])
     trunk = shaken(fresh)
     w, b = weights(trunk.head)
-    own = np.split(np.asarray(trunk.features(X)) @ w + b, len(heads) + 1, axis=1)
-    out = trunk(X, start)
-    np.testing.assert_allclose(out["marginal"], own[0] + (1 + own[-1]) * start["marginal"], rtol=1e-5, atol=1e-4)
-    if "message" in heads:
-        np.testing.assert_allclose(out["message"], own[1] + start["message"], rtol=1e-5, atol=1e-4)
+    own = np.split(np.asarray(trunk.features(X)) @ w + b, 2 * len(heads), axis=1)
+    for out, given in ((trunk(X, start), start), (trunk(X, START), START)):  # messages need not have a start
+        for n, head in enumerate(heads):
+            expected = own[n] + (1 + own[len(heads) + n]) * given[head] if head in given else own[n]
+            np.testing.assert_allclose(out[head], expected, rtol=1e-5, atol=1e-4)
 
 
 def test_a_residual_trunk_starts_at_the_prior():

@@ -37,7 +37,8 @@ from unimarg.trunk import Architecture, Trunk
 
 Module = TypeVar("Module", Trunk, Student)
 
-VERSION, READABLE = 4, (1, 2, 3, 4)  # 1: messages did not start from belief propagation; up to 2: norms had weights; 3: no gates
+# 1: messages did not start from belief propagation; up to 2: norms had weights; up to 3: no gates; 4: none for messages
+VERSION, READABLE = 5, (1, 2, 3, 4, 5)
 MAX_BYTES = 2**34  # the largest model that is written or read: the default preset on 10,000 nodes takes a hundredth in training
 TRIED = 1 << 12  # bytes that are written to see whether a folder takes files
 MASKS = {c.__name__: c for c in (masking.UniformRate, masking.LogUniformRate, masking.Fixed, masking.Rates)} | {
@@ -145,6 +146,8 @@ def _load(path: str | PathLike[str]) -> tuple[Marginalizer, Mapping[str, np.ndar
             raise FormatError("was trained by an older version, whose messages meant something else: train it again", path)
         if about["version"] < 3 and made.architecture.residual:
             tensors = _without_norms(tensors, len(made.architecture.hidden), bool(made.student))
+        if about["version"] == 4 and made.architecture.gated:
+            tensors = _with_gates(tensors, made.architecture, Ragged(tuple(net.cards.tolist())).slots)
         priors = tuple(np.split(tensors["priors"], np.cumsum(net.cards)[:-1]))
         ragged, nodes = Ragged(tuple(net.cards.tolist())), len(net)
         trunk = _fill(lambda: Trunk.make(None, made.architecture, inputs(ragged, made.rounds > 0), ragged.slots), "trunk", tensors)
@@ -205,6 +208,15 @@ def _without_norms(tensors: Mapping[str, np.ndarray], blocks: int, student: bool
         out[weight] = (scale[:, None] * tensors[weight]).astype(np.float32)
         out[bias] = (tensors[bias] + shift @ tensors[weight]).astype(np.float32)
     return out | {f"trunk.{first + k}": out[f"trunk.{head + k}"] for k in range(2)}
+
+
+def _with_gates(tensors: Mapping[str, np.ndarray], made: Architecture, slots: int) -> Mapping[str, np.ndarray]:
+    """Gates of 0 for the heads that had none in version 4: all but the first."""
+    head = 2 * (2 * len(made.hidden) + 1 if made.residual else len(made.hidden))
+    names, columns, added = [f"trunk.{head + k}" for k in range(2)], (len(made.heads) + 1) * slots, (len(made.heads) - 1) * slots
+    if any(tensors[name].shape[-1:] != (columns,) for name in names):
+        raise ValueError("the head does not fit the network")
+    return {**tensors, **{name: np.pad(tensors[name], [(0, 0)] * (tensors[name].ndim - 1) + [(0, added)]) for name in names}}
 
 
 # --- the network

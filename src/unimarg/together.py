@@ -1,8 +1,9 @@
 """Several evidence sets in one call: their walks and sums side by side, along an axis of their own.
 
 On a GPU a walk of few samples takes as long as one of many, and several sets take little longer than one. Each has its own
-conditionals, the random numbers that it would have alone, and its own stopping: who is done draws no more, and the last few go on one
-by one. A CPU gains nothing, since one set's samples keep its cores busy.
+conditionals, the random numbers that it would have alone, and its own stopping: who is done draws no more. Who needs more than a few
+calls more goes on alone, by calls of many more samples, and so do the last sets. A CPU gains nothing, since one set's samples keep its
+cores busy.
 """
 
 from __future__ import annotations
@@ -18,13 +19,13 @@ import numpy as np
 from unimarg.conditionals import Conditionals
 from unimarg.counter import Key, key_from_seed
 from unimarg.frame import Frame, Shape
-from unimarg.importance import Estimator, Limits, chunk_size, first_sample
+from unimarg.importance import FIRST_CHECK, Estimator, Limits, chunk_size, first_sample
 from unimarg.layout import NoisyBlocks, power_of_two
 from unimarg.nets import leading_bits
 from unimarg.sums import sums_of_samples
 from unimarg.walk import steps_of_walk
 
-SAMPLES = 1 << 13  # of each set in a call
+SAMPLES, CALLS = FIRST_CHECK, 2  # of each set in a call, and how many calls more it may need
 MOST, FEWEST = 64, 16  # sets in a call; fewer are as quick one by one
 TABLE_BYTES = 1 << 32  # of the tables of all sets
 
@@ -51,12 +52,15 @@ class Group:
         self.sets, self.shape, self.leading = sets, frame.shape, leading_bits(padded[0].nets)
 
     def run(self, limits: Limits, seed: int, among: Sequence[Estimator] | None = None) -> list[Estimator]:
-        """Draws until each is done, or few are left; these."""
-        left = [e for e in (self.estimators if among is None else among) if e.look(limits, self.samples)]
-        while len(left) >= FEWEST:
-            self._draw(left, limits, seed)
-            left = [e for e in left if e.look(limits, self.samples)]
-        return left
+        """Draws until each is done or better off alone; those that are not done."""
+        left = self.estimators if among is None else among
+
+        def missing(e: Estimator) -> int:
+            return max(e.look(limits, self.samples) - e.total.samples, 0)
+
+        while len(near := [e for e in left if 0 < missing(e) <= CALLS * self.samples]) >= FEWEST:
+            self._draw(near, limits, seed)
+        return [e for e in left if missing(e)]
 
     def _draw(self, among: Sequence[Estimator], limits: Limits, seed: int) -> None:
         counts, firsts = np.zeros(self.sets, np.int32), np.zeros((self.sets, 2), np.uint32)

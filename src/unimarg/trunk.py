@@ -6,8 +6,8 @@
 On a GPU products and what is kept between them are bfloat16, weights and their updates float32.
 
 Outputs are logits against each node's first state, ``[samples, slots]``, where asked as residuals on a start: for the marginal head
-the prior's or beliefs, for the message head nothing or what these beliefs say from below. A gate weighs the marginal head's start, for
-beliefs may be far off and sure: (1 + gate) start + residual, where both come out of the trunk and are 0 at first.
+the prior's or beliefs, for the message head nothing or what these beliefs say from below. A gate weighs a head's start, for beliefs may
+be far off and sure: (1 + gate) start + residual, where both come out of the trunk and are 0 at first.
 """
 
 from __future__ import annotations
@@ -61,8 +61,8 @@ class Architecture:
 
     @property
     def outputs(self) -> int:
-        """For each slot: one of every head, and a gate."""
-        return len(self.heads) + self.gated
+        """For each slot: one of every head, then a gate for each."""
+        return len(self.heads) * (1 + self.gated)
 
     @property
     def dropped(self) -> int:
@@ -212,11 +212,11 @@ class Trunk(eqx.Module):
 
     def logits(self, features: jax.Array, start: Mapping[str, jax.Array], half: bool = False) -> dict[str, jax.Array]:
         """What the heads make of ``features``."""
-        heads, gated = self.architecture.heads, self.architecture.gated
-        parts = jnp.split(self.head(features, half), self.architecture.outputs, axis=-1)
-        logits = dict(zip(heads, parts[: len(heads)], strict=True))
-        if self.architecture.from_prior:
-            logits = {head: part + start[head] if head in start else part for head, part in logits.items()}
-        if gated:
-            logits["marginal"] = logits["marginal"] + parts[-1] * start["marginal"]
+        made = self.architecture
+        parts = jnp.split(self.head(features, half), made.outputs, axis=-1)
+        logits = dict(zip(made.heads, parts, strict=False))
+        if made.from_prior:
+            for n, head in enumerate(made.heads):
+                if head in start:
+                    logits[head] += (1 + parts[len(made.heads) + n]) * start[head] if made.gated else start[head]
         return logits
