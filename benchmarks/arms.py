@@ -3,8 +3,8 @@
     python benchmarks/arms.py alarm.bif.gz residual plain transformer --seconds 70 [--references refs.npz] [--seed 0]
 
 An arm is the default preset without a student, a few options changed, or another trunk in its place; time is counted without
-compilation. Writes a line of CSV for each arm and evidence family; ``--each FILE`` adds one for each evidence set. References as in
-``one_shot.py``.
+compilation. Writes a line of CSV for each arm and evidence family; ``--each FILE`` adds one for each evidence set, ``--save FOLDER``
+keeps the models, for ``ess.py``. References as in ``one_shot.py``.
 
 Several of these may run on one device at a time: with ``--lock FILE``, the same for all, only one of them trains, while the others
 compile and judge. Compilation tries kernels on the device too, so that it is not free for the one that trains.
@@ -15,7 +15,7 @@ transformer    one token for every node (flag and value, an embedding of its own
 edge           the same, attention only between neighbours in the moral graph
 propagation    the beliefs that the default starts from, nothing is learnt
 prior          the default without those beliefs: a residual on the prior
-ungated        the default without a gate on those beliefs
+ungated        the default without gates on those beliefs
 muon           Muon in place of Adam
 """
 
@@ -206,6 +206,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--references")
     parser.add_argument("--lock", help="a file: of the processes that name it one trains at a time")
+    parser.add_argument("--save", help="a folder that gets the models, as NETWORK-ARM.um")
     parser.add_argument("--each", help="a file that gets a line for each arm, seed, family and evidence set: mean and largest error")
     given = parser.parse_args()
     for path in filter(None, (given.lock, given.each)):
@@ -221,6 +222,8 @@ def main() -> None:
         except Exception as e:  # an arm that fails says so, and the others go on
             print(f"{name} {arm} failed: {str(e)[:300]}", file=sys.stderr, flush=True)
             continue
+        if given.save:
+            model.save(f"{given.save}/{name}-{kind}.um")
         for family, (evidence, truth) in expected.items():
             mean, largest = errors(model.marginals_of_states(evidence), truth, evidence, net)
             figures = [f"{x:.6f}" for x in (mean.mean(), largest.mean(), largest.max())]

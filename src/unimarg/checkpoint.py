@@ -99,7 +99,7 @@ def load_state(path: str | PathLike[str], expected: Marginalizer, like: State) -
     if all(f is None for f in found):
         raise FormatError("this run is finished; there is nothing to resume", path)
     if any(f is None or f.shape != a.shape or f.dtype != a.dtype for f, a in zip(found, leaves, strict=True)):
-        raise FormatError("the state of the run does not fit its recipe", path)
+        raise FormatError("the state of the run does not fit its recipe, or another version began it", path)
     state, steps = jax.tree.unflatten(tree, [jnp.asarray(f) for f in found]), model.history.get("planned_steps")
     if not isinstance(steps, int) or not 0 <= int(state.step) <= steps < 2**31:
         raise FormatError(f"the run's number of steps is damaged: {int(state.step)} of {steps!r}", path)
