@@ -9,8 +9,8 @@ from unimarg import Network, NoisyMax, NoisyOr, Table, Variable
 from unimarg.compiled import draw, log_conditionals, sample, sample_chunks
 from unimarg.counter import key_from_seed
 from unimarg.errors import UsageError
+from unimarg.inference import infer
 from unimarg.layout import _best_width, _kind, compile_network
-from unimarg.query import infer
 
 
 def chi_square_p(counts: np.ndarray, expected: np.ndarray) -> float:

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import unimarg as um
-from unimarg import query, together
+from unimarg import inference, query, together
 from unimarg.importance import Estimator, Limits
 from unimarg.network import Network
 from unimarg.query import Asked, Options
@@ -41,7 +41,7 @@ def grouped(net: Network, sets: int = SETS) -> Group:
 
 @pytest.fixture(autouse=True)
 def few_are_enough(monkeypatch):
-    for module in (together, query):
+    for module in (together, inference):
         monkeypatch.setattr(module, "FEWEST", 3)
 
 
@@ -101,9 +101,9 @@ def test_a_list_is_answered_together_as_one_by_one(monkeypatch, method):
             sizes.append(len(estimators))
             super().__init__(estimators, sets, used, SAMPLES)
 
-    monkeypatch.setattr(query, "sets_together", lambda frame: SETS)
+    monkeypatch.setattr(inference, "sets_together", lambda frame: SETS)
     monkeypatch.setattr(query, "EXACT_ENTRIES", 1 << 8)
-    monkeypatch.setattr(query, "Group", Seen)
+    monkeypatch.setattr(inference, "Group", Seen)
     begin = time.perf_counter()
     found = um.infer(net, sets, method=method, samples=1 << 16, target_error=0.004)
     took = time.perf_counter() - begin
@@ -118,12 +118,12 @@ def test_a_list_is_answered_together_as_one_by_one(monkeypatch, method):
 
 def test_auto_judges_by_a_pilot_and_not_by_what_comes_later(monkeypatch):
     """Where nothing is good enough every proposal is tried, after the samples of a pilot; where all is, none but the first."""
-    monkeypatch.setattr(query, "sets_together", lambda frame: SETS)
+    monkeypatch.setattr(inference, "sets_together", lambda frame: SETS)
     monkeypatch.setattr(query, "EXACT_ENTRIES", -1)
     for poor, methods in ((1.1, {"lookahead", "adaptive"}), (0.0, {"lookahead"})):
         monkeypatch.setattr(query, "POOR", poor)
         several = [Asked(CLINIC, None, e, None, Options(target_error=1e-9, samples=60_000)) for e in evidence_of(CLINIC, SETS)]
-        found = query._by_side_by_side(several, "auto", SETS)
+        found = inference._by_side_by_side(several, "auto", SETS)
         assert {p.method for p in found} == methods
         assert {p.samples for p in found} == {60_000}
         for a, p in zip(several, found, strict=True):
@@ -135,7 +135,7 @@ def test_auto_judges_by_a_pilot_and_not_by_what_comes_later(monkeypatch):
 def test_an_impossible_set_fails_alone(monkeypatch):
     net = um.example("asia")
     sets = [{"smoke": "yes"}, {"tub": "yes", "either": "no"}, *[{"asia": "no"}] * SETS]
-    monkeypatch.setattr(query, "sets_together", lambda frame: SETS)
+    monkeypatch.setattr(inference, "sets_together", lambda frame: SETS)
     found = um.infer(net, sets, method="lookahead", samples=5000)
     assert [p.status for p in found] == ["ok", "failed", *["ok"] * SETS]
     assert "impossible" in found[1].message

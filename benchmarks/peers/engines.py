@@ -51,7 +51,7 @@ class Engine(ABC):
 
 
 class Unimarg(Engine):
-    module = "unimarg.query"
+    module = "unimarg.inference"
     methods: ClassVar = {"exact": "exact", "auto": "fixed", "um": "fixed", "lookahead": "sampling", "adaptive": "sampling"}
 
     def __init__(self, method: str, net: Network, model: str, training: float):

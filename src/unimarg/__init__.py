@@ -38,9 +38,9 @@ if TYPE_CHECKING:
     from unimarg.comparison import evaluate
     from unimarg.compiled import sample
     from unimarg.explanation import Explanation, most_probable
+    from unimarg.inference import infer
     from unimarg.joint_posterior import joint, sample_posterior
     from unimarg.marginalizer import Marginalizer
-    from unimarg.query import infer
     from unimarg.trainer import train
 
 __all__ = [
@@ -88,7 +88,7 @@ _LAZY = {
     "Explanation": "unimarg.explanation",
     "Marginalizer": "unimarg.marginalizer",
     "evaluate": "unimarg.comparison",
-    "infer": "unimarg.query",
+    "infer": "unimarg.inference",
     "joint": "unimarg.joint_posterior",
     "load_model": "unimarg.checkpoint",
     "most_probable": "unimarg.explanation",

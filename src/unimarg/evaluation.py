@@ -97,7 +97,7 @@ def references(net: Network, evidence: Ints) -> tuple[np.ndarray, float]:
 def _reference(net: Network, evidence: dict[str, int]) -> tuple[tuple[Floats, ...], tuple[Floats, ...]]:
     """Marginals and standard errors of one set."""
     from unimarg.exact import exact
-    from unimarg.query import infer
+    from unimarg.inference import infer
 
     try:
         found = exact(net, evidence)

@@ -92,7 +92,7 @@ class Marginalizer:
         number, one for each variable, a mapping by name, a function of states and evidence, "fit"), ``structure``, ``seed``. For a list of
         evidence sets there is a list of answers.
         """
-        from unimarg.query import answer
+        from unimarg.inference import answer
 
         return answer(self.net, self, evidence, targets, method, **options)
 

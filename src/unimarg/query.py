@@ -9,20 +9,19 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from numbers import Real
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
 
 from unimarg.conditionals import Conditionals, Draft, Query
 from unimarg.counter import key_from_seed
-from unimarg.errors import EvidenceError, ImpossibleEvidenceError, TooExpensiveError, UsageError, closest, whole_number
+from unimarg.errors import ImpossibleEvidenceError, TooExpensiveError, UsageError, closest, whole_number
 from unimarg.evidence import parse_evidence
-from unimarg.formats.interop import AnyNetwork, as_network
 from unimarg.frame import Frame, frame_of
 from unimarg.importance import DEFAULT_SAMPLES, MAX_SAMPLES, Draw, Estimator, Limits, Weigh, sampler
 from unimarg.nets import NET
@@ -35,7 +34,6 @@ from unimarg.proposals.lookahead import lookahead
 from unimarg.proposals.message import message
 from unimarg.proposals.prior import prior
 from unimarg.relevance import relevant
-from unimarg.together import FEWEST, Group, sets_together
 from unimarg.triangulation import moral_graph, quick_entries
 from unimarg.witness import weighed_by_walk, witness
 
@@ -80,113 +78,6 @@ class Options:
             if value is not None and (isinstance(value, bool) or not isinstance(value, Real) or not float(value) > 0):
                 raise UsageError(f"{name} must be a number above 0, not {value!r}")
         return Limits(samples, math.inf if self.seconds is None else float(self.seconds), self.target_error)
-
-
-@overload
-def infer(
-    net: AnyNetwork,
-    evidence: Mapping[str, object] | None = None,
-    targets: Sequence[str] | None = None,
-    method: str = "auto",
-    **options: Any,
-) -> Posterior: ...
-
-
-@overload
-def infer(
-    net: AnyNetwork,
-    evidence: Iterable[Mapping[str, object]],
-    targets: Sequence[str] | None = None,
-    method: str = "auto",
-    **options: Any,
-) -> list[Posterior]: ...
-
-
-def infer(
-    net: AnyNetwork,
-    evidence: Mapping[str, object] | Iterable[Mapping[str, object]] | None = None,
-    targets: Sequence[str] | None = None,
-    method: str = "auto",
-    **options: Any,
-) -> Posterior | list[Posterior]:
-    """Posterior marginals without a trained model.
-
-    ``method`` is auto, exact, prior, lookahead or adaptive. ``options``: ``samples``, ``target_error`` (the largest standard error over the
-    targets; None: draw all samples), ``seconds``, ``structure``, ``seed``. For several evidence sets give a list of them: the
-    answers are a list too, each with its own stopping and status; where one alone would be an error (impossible evidence, exact inference
-    too expensive) it has the status ``failed`` and says why. On an accelerator ``auto`` and ``lookahead`` draw many sets in one call.
-
-    >>> from unimarg.network import NoisyOr, Variable
-    >>> net = Network([Variable("rain"), Variable("wet")], {"wet": ["rain"]}, {"rain": [0.8, 0.2], "wet": NoisyOr(0.1, [0.8])})
-    >>> round(infer(net, {"wet": "yes"})["rain"]["yes"], 4)
-    0.6721
-    """
-    return answer(as_network(net), None, evidence, targets, method, **options)
-
-
-def answer(net: Network, model: Marginalizer | None, evidence: Any, targets: Sequence[str] | None, method: str, **options: Any) -> Any:
-    """``infer`` and ``Marginalizer.query``."""
-    check(method, model, options)
-    made = Options(**options)
-    made.limits()
-    targets = None if targets is None else [net.names[i] for i in net.find_all(targets)]
-    if evidence is None or isinstance(evidence, Mapping) or not isinstance(evidence, Iterable):
-        return Asked(net, model, evidence, targets, made).by(method)
-    asked = [_one_of_several(net, model, number, e, targets, made) for number, e in enumerate(evidence)]
-    if method == "um":
-        assert model is not None
-        return model.one_shots([a.query.evidence for a in asked], net.find_all(targets))
-    sets = sets_together(frame_of(net))
-    if sets and method in ("auto", "lookahead") and made.structure and made.seconds is None and made.progress is None:
-        return _by_side_by_side(asked, method, sets)
-    with ThreadPoolExecutor(None if method == "exact" else 2) as pool:  # one is prepared while another is sampled
-        return list(pool.map(lambda a: a.by_or_failed(method), asked))
-
-
-def _by_side_by_side(asked: Sequence[Asked], method: str, sets: int) -> list[Posterior]:
-    """Some at a time, with samples of ``lookahead`` that are drawn together; while these are drawn the next are prepared."""
-    groups = [asked[i : i + sets] for i in range(0, len(asked), sets)]
-    out: list[Posterior] = []
-
-    def prepare(number: int) -> None:
-        for a in groups[number] if number < len(groups) else ():
-            a.get_ready(method)
-
-    with ThreadPoolExecutor(1) as aside:
-        coming = aside.submit(prepare, 0)
-        for number, group in enumerate(groups):
-            coming.result()
-            coming = aside.submit(prepare, number + 1)
-            _draw_together([a for a in group if a.ready], method, sets)
-            for a in group:
-                out.append(a.by_or_failed(method))
-                a.ready = None  # and its tables
-    return out
-
-
-def _draw_together(ready: Sequence[Asked], method: str, sets: int) -> None:
-    """With ``auto`` as many as a pilot first, and more of those only whose share of effective samples is not poor."""
-    if len(ready) < FEWEST:
-        return
-    began, limits, seed = time.perf_counter(), ready[0].limits, ready[0].options.seed
-    group = Group([a.ready for a in ready if a.ready], sets, max(a.used for a in ready))
-    good = group.estimators
-    if method == "auto":
-        left = group.run(replace(limits, samples=min(PILOT, limits.samples)), seed)
-        judged = [(a, e) for a, e in zip(ready, group.estimators, strict=True) if e not in left]
-        for a, e in judged:
-            a.share = e.ess / max(e.total.samples, 1)
-        good = [e for a, e in judged if a.share is not None and a.share >= POOR]
-    group.run(limits, seed, good)
-    for a in ready:
-        a.shared += (time.perf_counter() - began) / len(ready)
-
-
-def _one_of_several(net: Network, model: Marginalizer | None, number: int, evidence: Any, targets: Any, options: Options) -> Asked:
-    try:
-        return Asked(net, model, evidence, targets, options)
-    except EvidenceError as e:
-        raise EvidenceError(f"evidence set {number}: {e}") from e
 
 
 def check(method: str, model: Marginalizer | None, options: Mapping[str, Any]) -> None:
@@ -255,6 +146,16 @@ class Asked:
 
     def seconds(self) -> float:
         return time.perf_counter() - self.began + self.shared
+
+    @property
+    def pilot(self) -> Limits:
+        """By which ``auto`` judges a proposal."""
+        return replace(self.limits, samples=min(PILOT, self.limits.samples))
+
+    @property
+    def good(self) -> bool:
+        """Whether the samples of a pilot that was drawn together with other sets are worth drawing more."""
+        return self.share is not None and self.share >= POOR
 
     def get_ready(self, method: str) -> None:
         """For samples together with other sets, if this one is to be sampled."""
@@ -402,7 +303,7 @@ class Asked:
         drawn = 0
         best: tuple[float, str, Estimator] | None = None
         for method in methods:
-            pilot = self._sampled(method, replace(self.limits, samples=min(PILOT, self.limits.samples)))
+            pilot = self._sampled(method, self.pilot)
             share = pilot.ess / max(pilot.total.samples, 1)
             if pilot is self.ready and self.share is not None:
                 share = self.share  # as it was after a pilot's samples

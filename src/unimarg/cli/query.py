@@ -148,7 +148,7 @@ def _query_marginals(
         net = source.net if isinstance(source, Marginalizer) else source
         post = exact(net, findings, target or None, memory=memory * 2**30)
     else:
-        from unimarg.query import infer
+        from unimarg.inference import infer
 
         ask: Any = source.query if isinstance(source, Marginalizer) else partial(infer, source)
         with terminal.sampling_bar(options["samples"], options["seconds"]) as progress:

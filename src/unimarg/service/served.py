@@ -14,11 +14,12 @@ import orjson
 from unimarg.errors import ImpossibleEvidenceError, UsageError
 from unimarg.evidence import Evidence, parse_evidence
 from unimarg.exact import exact
+from unimarg.inference import answer
 from unimarg.influence import explain
 from unimarg.marginalizer import Marginalizer
 from unimarg.network import Floats, Network
 from unimarg.posterior import Posterior
-from unimarg.query import Asked, Options, answer
+from unimarg.query import Asked, Options
 from unimarg.questions import next_questions
 from unimarg.service.schemas import Query
 from unimarg.service.work import Stop, StoppedError
