@@ -26,6 +26,7 @@ import ast
 import csv
 import fcntl
 import itertools
+import os
 import sys
 import time
 from collections.abc import Iterator, Mapping
@@ -50,7 +51,7 @@ from unimarg.network import Network
 from unimarg.presets import recipe
 from unimarg.ragged import Parts, Ragged
 from unimarg.triangulation import moral_graph
-from unimarg.trunk import Linear, standardised
+from unimarg.trunk import Linear, Trunk, standardised
 
 ARMS: dict[str, dict[str, Any]] = {
     "residual": {},
@@ -206,11 +207,13 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--references")
     parser.add_argument("--lock", help="a file: of the processes that name it one trains at a time")
-    parser.add_argument("--save", help="a folder that gets the models, as NETWORK-ARM.um")
+    parser.add_argument("--save", help="a folder that gets the models, as NETWORK-ARM-seed-N.um, but for the transformers")
     parser.add_argument("--each", help="a file that gets a line for each arm, seed, family and evidence set: mean and largest error")
     given = parser.parse_args()
     for path in filter(None, (given.lock, given.each)):
         open(path, "a").close()  # one that cannot be written says so now, not after the first arm
+    if given.save:
+        os.makedirs(given.save, exist_ok=True)
     name, net = named(given.network)
     expected = truths(name, net, given.references)
     out = csv.writer(sys.stdout)
@@ -222,8 +225,8 @@ def main() -> None:
         except Exception as e:  # an arm that fails says so, and the others go on
             print(f"{name} {arm} failed: {str(e)[:300]}", file=sys.stderr, flush=True)
             continue
-        if given.save:
-            model.save(f"{given.save}/{name}-{kind}.um")
+        if given.save and isinstance(model.trunk, Trunk):
+            model.save(f"{given.save}/{name}-{kind}-seed-{given.seed}.um")
         for family, (evidence, truth) in expected.items():
             mean, largest = errors(model.marginals_of_states(evidence), truth, evidence, net)
             figures = [f"{x:.6f}" for x in (mean.mean(), largest.mean(), largest.max())]

@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 
 import unimarg as um
-from unimarg import inference, query, together
-from unimarg.importance import Estimator, Limits
+from unimarg import importance, inference, query, together
+from unimarg.frame import frame_of
+from unimarg.importance import CHUNK_BYTES, Estimator, Limits
 from unimarg.network import Network
 from unimarg.query import Asked, Options
 from unimarg.together import Group
@@ -108,6 +109,7 @@ def test_a_list_is_answered_together_as_one_by_one(monkeypatch, method):
     found = um.infer(net, sets, method=method, samples=1 << 16, target_error=0.004)
     took = time.perf_counter() - begin
     assert sum(sizes) > SETS
+    assert max(sizes) - min(sizes) <= 2  # of the sets that are sampled; of all of them 6, 6 and 7
     assert sum(sizes) <= sum(p.method != "exact" for p in found) < sum(sizes) + 3
     assert 0.5 * took < sum(p.seconds for p in found) < 2 * took
     for posterior, exact in zip(found, expected, strict=True):
@@ -140,6 +142,38 @@ def test_an_impossible_set_fails_alone(monkeypatch):
     assert [p.status for p in found] == ["ok", "failed", *["ok"] * SETS]
     assert "impossible" in found[1].message
     assert found[0].samples == found[-1].samples == 5000
+
+
+def test_who_goes_on_alone_does_so_by_whole_calls(monkeypatch):
+    """And a group from which all would leave at once is not made."""
+    left: list[tuple[Estimator, int]] = []
+
+    class Seen(Group):
+        def run(self, *given):
+            found = super().run(*given)
+            left.extend((e, e.total.samples) for e in found)
+            return found
+
+    monkeypatch.setattr(inference, "sets_together", lambda frame: SETS)
+    monkeypatch.setattr(inference, "Group", Seen)
+    monkeypatch.setattr(query, "chunk_size", lambda frame: 1 << 16)
+    sets, limits = evidence_of(ALARM, SETS), {"method": "lookahead", "samples": 1 << 18}
+    um.infer(ALARM, sets, target_error=0.0006, **limits)
+    assert left
+    assert all(e.total.samples >= before + (1 << 16) for e, before in left)
+    monkeypatch.setattr(inference, "Group", None)
+    assert {p.samples for p in um.infer(ALARM, sets, target_error=None, **limits)} == {1 << 18}
+
+
+def test_how_many_sets_an_accelerator_takes(monkeypatch):
+    """As many as fit, whatever the chunks of one set alone, which are powers of two."""
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    frame = frame_of(CLINIC)
+    assert together.sets_together(frame) == together.MOST
+    for fit, expected in ((20.5, 20), (3.5, 3), (2.5, 0)):
+        monkeypatch.setattr(importance, "CHUNK_BYTES", int(fit * together.SAMPLES * CHUNK_BYTES / importance.samples_that_fit(frame)))
+        assert together.sets_together(frame) == expected
+        monkeypatch.setattr(importance, "CHUNK_BYTES", CHUNK_BYTES)
 
 
 def test_on_a_cpu_sets_are_drawn_one_by_one():

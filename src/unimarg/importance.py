@@ -86,10 +86,15 @@ def sampler(frame: Frame, given: Conditionals, control: bool = True, nets: bool 
 def chunk_size(frame: Frame) -> int:
     if jax.default_backend() == "cpu":
         return CHUNK
+    return min(CHUNK_ACCELERATED, 1 << int(math.log2(max(samples_that_fit(frame), 1 << 10))))
+
+
+def samples_that_fit(frame: Frame) -> int:
+    """Into ``CHUNK_BYTES``."""
     shape = frame.shape
     a_sample = shape.nodes * (np.dtype(shape.dtype).itemsize + 4) + 4 * int(np.diff(frame.noisy_rows).sum())
     a_sample += 4 * (shape.formulas + shape.formula_states)
-    return min(CHUNK_ACCELERATED, 1 << int(math.log2(max(CHUNK_BYTES // a_sample, 1 << 10))))
+    return CHUNK_BYTES // a_sample
 
 
 def first_sample(number: int) -> jax.Array:

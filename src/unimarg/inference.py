@@ -16,7 +16,7 @@ from unimarg.frame import frame_of
 from unimarg.network import Network
 from unimarg.posterior import Posterior
 from unimarg.query import Asked, Options, check
-from unimarg.together import FEWEST, Group, sets_together
+from unimarg.together import FEWEST, Group, better_off, sets_together
 
 if TYPE_CHECKING:
     from unimarg.marginalizer import Marginalizer
@@ -85,7 +85,8 @@ def answer(net: Network, model: Marginalizer | None, evidence: Any, targets: Seq
 
 def _by_side_by_side(asked: Sequence[Asked], method: str, sets: int) -> list[Posterior]:
     """Some at a time, with samples of ``lookahead`` that are drawn together; while these are drawn the next are prepared."""
-    groups = [asked[i : i + sets] for i in range(0, len(asked), sets)]
+    count = -(-len(asked) // sets)  # groups of about one size, since few sets are not drawn together
+    groups = [asked[len(asked) * n // count : len(asked) * (n + 1) // count] for n in range(count)]
     out: list[Posterior] = []
 
     def prepare(number: int) -> None:
@@ -109,10 +110,13 @@ def _draw_together(ready: Sequence[Asked], method: str, sets: int) -> None:
     if len(ready) < FEWEST:
         return
     began, limits, seed = time.perf_counter(), ready[0].limits, ready[0].options.seed
-    group = Group([a.ready for a in ready if a.ready], sets, max(a.used for a in ready))
+    first, estimators = ready[0].pilot if method == "auto" else limits, [a.ready for a in ready if a.ready]
+    if len(better_off(estimators, first)) < FEWEST:
+        return
+    group = Group(estimators, sets, max(a.used for a in ready))
     good = group.estimators
     if method == "auto":
-        left = group.run(ready[0].pilot, seed)
+        left = group.run(first, seed)
         judged = [(a, e) for a, e in zip(ready, group.estimators, strict=True) if e not in left]
         for a, e in judged:
             a.share = e.ess / max(e.total.samples, 1)

@@ -23,7 +23,7 @@ from unimarg.counter import key_from_seed
 from unimarg.errors import ImpossibleEvidenceError, TooExpensiveError, UsageError, closest, whole_number
 from unimarg.evidence import parse_evidence
 from unimarg.frame import Frame, frame_of
-from unimarg.importance import DEFAULT_SAMPLES, MAX_SAMPLES, Draw, Estimator, Limits, Weigh, sampler
+from unimarg.importance import DEFAULT_SAMPLES, MAX_SAMPLES, Draw, Estimator, Limits, Weigh, chunk_size, sampler
 from unimarg.nets import NET
 from unimarg.network import Floats, Network
 from unimarg.posterior import Posterior
@@ -209,6 +209,7 @@ class Asked:
         if isinstance(estimator.given.high, np.ndarray) and estimator.look(limits):  # drawn together so far, and goes on alone
             estimator.given = jax.device_put(estimator.given)
             estimator.draw = self._sampler(estimator.given)
+            estimator.next_look = max(estimator.next_look, estimator.total.samples + chunk_size(self.frame))  # all of a call counts
         left = replace(limits, seconds=limits.seconds - self.seconds())
         estimator.run(left, self.options.seed, progress=self.options.progress)
 

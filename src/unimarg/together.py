@@ -19,7 +19,7 @@ import numpy as np
 from unimarg.conditionals import Conditionals
 from unimarg.counter import Key, key_from_seed
 from unimarg.frame import Frame, Shape
-from unimarg.importance import FIRST_CHECK, Estimator, Limits, chunk_size, first_sample
+from unimarg.importance import FIRST_CHECK, Estimator, Limits, first_sample, samples_that_fit
 from unimarg.layout import NoisyBlocks, power_of_two
 from unimarg.nets import leading_bits
 from unimarg.sums import sums_of_samples
@@ -34,8 +34,13 @@ def sets_together(frame: Frame) -> int:
     """How many sets a call holds; 0 where they are better off one by one."""
     if jax.default_backend() == "cpu":
         return 0
-    fit = min(MOST, chunk_size(frame) // SAMPLES, TABLE_BYTES // (3 * 4 * frame.capacity))
+    fit = min(MOST, samples_that_fit(frame) // SAMPLES, TABLE_BYTES // (3 * 4 * frame.capacity))
     return fit if fit >= FEWEST else 0
+
+
+def better_off(estimators: Sequence[Estimator], limits: Limits, samples: int = SAMPLES) -> list[Estimator]:
+    """Those that need more, and not so much more that it takes less time alone."""
+    return [e for e in estimators if 0 < e.look(limits, samples) - e.total.samples <= CALLS * samples]
 
 
 class Group:
@@ -54,13 +59,9 @@ class Group:
     def run(self, limits: Limits, seed: int, among: Sequence[Estimator] | None = None) -> list[Estimator]:
         """Draws until each is done or better off alone; those that are not done."""
         left = self.estimators if among is None else among
-
-        def missing(e: Estimator) -> int:
-            return max(e.look(limits, self.samples) - e.total.samples, 0)
-
-        while len(near := [e for e in left if 0 < missing(e) <= CALLS * self.samples]) >= FEWEST:
+        while len(near := better_off(left, limits, self.samples)) >= FEWEST:
             self._draw(near, limits, seed)
-        return [e for e in left if missing(e)]
+        return [e for e in left if e.look(limits, self.samples)]
 
     def _draw(self, among: Sequence[Estimator], limits: Limits, seed: int) -> None:
         counts, firsts = np.zeros(self.sets, np.int32), np.zeros((self.sets, 2), np.uint32)
