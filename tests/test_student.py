@@ -51,8 +51,8 @@ def setting(net, rows=ROWS, **options):
     certain = known
     if model.recipe.virtual:
         drawn = channel_words(key_from_seed(3), jnp.arange(rows, dtype=jnp.uint32), len(net))
-        channels = jax.jit(lambda v: through_channels(drawn, 0.5, known, v, model.ragged))
-        values, certain = channels(values)
+        channels = jax.jit(lambda s: through_channels(drawn, 0.5, known, s, model.ragged))
+        values, certain = channels(model.ragged.rows(states))
     features = jnp.asarray(np.random.default_rng(2).standard_normal((rows, 16)), jnp.float32)
     messages = jnp.asarray(np.random.default_rng(3).standard_normal((rows, model.ragged.slots)), jnp.float32)
     tables = grouped(log_conditionals(compiled, states), model.ragged)

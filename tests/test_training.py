@@ -134,12 +134,12 @@ def test_exact_labels_are_the_posteriors_in_the_layouts_order():
 
 def test_what_a_channel_feeds_is_honest():
     """Given what is fed, the states are distributed as the prior times it: calibration, bin by bin."""
-    cards, n = (2, 3, 5), 1 << 15
+    cards, n = (2, 3, 5, 40), 1 << 15
     ragged, rng = Ragged(cards), np.random.default_rng(5)
-    priors = [np.array([0.8, 0.2]), np.array([0.5, 0.3, 0.2]), np.array([0.4, 0.3, 0.15, 0.1, 0.05])]
+    priors = [np.array([0.8, 0.2]), np.array([0.5, 0.3, 0.2]), np.array([0.4, 0.3, 0.15, 0.1, 0.05]), np.array([0.3] + [0.7 / 39] * 39)]
     states = np.stack([rng.choice(k, p=p, size=n) for k, p in zip(cards, priors, strict=True)], axis=1).astype(np.int32)
-    values, known = one_hot(jnp.asarray(states), ragged), jnp.ones(states.shape, bool)
-    fed, certain = through_channels(channel_words(key_from_seed(3), jnp.arange(n, dtype=jnp.uint32), 3), 1.0, known, values, ragged)
+    drawn, known = channel_words(key_from_seed(3), jnp.arange(n, dtype=jnp.uint32), len(cards)), jnp.ones(states.shape, bool)
+    fed, certain = through_channels(drawn, 1.0, known, jnp.asarray(states), ragged)
     assert not certain.any()
     z = []
     for i, prior in enumerate(priors):
@@ -164,7 +164,7 @@ def test_channels_touch_only_a_share_of_the_known():
     states = jnp.asarray(np.random.default_rng(0).integers(2, size=(n, 2)).astype(np.int32))
     known = jnp.asarray(np.random.default_rng(1).random((n, 2)) < 0.5)
     values = one_hot(states, ragged)
-    fed, certain = through_channels(channel_words(key_from_seed(3), jnp.arange(n, dtype=jnp.uint32), 2), 0.1, known, values, ragged)
+    fed, certain = through_channels(channel_words(key_from_seed(3), jnp.arange(n, dtype=jnp.uint32), 2), 0.1, known, states, ragged)
     lost = np.asarray(known & ~certain)
     assert not np.asarray(certain & ~known).any()
     total = int(known.sum())

@@ -158,7 +158,7 @@ def shown(plan: Plan, states: jax.Array, observed: jax.Array, drawn: Words | Non
     known, rows = plan.ragged.rows(observed), plan.ragged.rows(states)
     if drawn is None:
         return known, one_hot(rows, plan.ragged, bool), known  # a byte each: they are kept for many steps
-    seen, certain = through_channels(drawn, plan.recipe.virtual, known, one_hot(rows, plan.ragged), plan.ragged)
+    seen, certain = through_channels(drawn, plan.recipe.virtual, known, rows, plan.ragged)
     return known, seen, certain
 
 

@@ -9,6 +9,8 @@ import numpy as np
 from unimarg.counter import Key, mixed, threefry
 from unimarg.ragged import Parts, Ragged
 
+FEW_STATES = 8  # whose halves leave 24 bits of their word
+
 Words = tuple[jax.Array, jax.Array]  # uint32 [samples, nodes] each
 
 
@@ -17,24 +19,33 @@ def channel_words(key: Key, samples: jax.Array, nodes: int) -> Words:
     return threefry(key, samples[:, None], jnp.arange(nodes, dtype=jnp.uint32)[None])
 
 
-def through_channels(drawn: Words, share: float, known: jax.Array, values: Parts, ragged: Ragged) -> tuple[Parts, jax.Array]:
-    """Some of the known nodes seen through a random channel: their likelihoods, and which stay certain.
+def through_channels(drawn: Words, share: float, known: jax.Array, states: jax.Array, ragged: Ragged) -> tuple[Parts, jax.Array]:
+    """Values of ``[samples, nodes]`` states, some of the known ones seen through a random channel: their likelihoods; which stay certain.
 
     The channel splits the states at random in two and reports the half that holds the state, wrongly with
     probability noise / 2; noise ~ U[0, 1]. The likelihood of the report is (1 - noise) [same half] + noise / 2.
     """
-    high, halves = drawn  # bit k of the second: the half that state k is in
-    uncertain = known & (share > _fraction(high >> np.uint32(16), 16))
-    noise = _fraction(high & np.uint32(0xFFFF), 16)
-    wrong = noise / 2 > _fraction(mixed(high ^ mixed(halves)) >> np.uint32(8), 24)
+    high, halves = drawn
+    uncertain, noise = known & (share > _fraction(high >> np.uint32(16), 16)), _fraction(high & np.uint32(0xFFFF), 16)
     seen = []
-    for value, unsure, e, flip, bits in zip(values, *(ragged.nodes(a) for a in (uncertain, noise, wrong, halves)), strict=True):
-        half = (bits[..., None] >> (jnp.arange(value.shape[-1], dtype=jnp.uint32) % 32)) & 1
-        own = (half * value.astype(jnp.uint32)).sum(axis=-1)
-        report = jnp.where(flip, 1 - own, own)[..., None]
-        likelihood = jnp.where(half == report, 1 - e[..., None] / 2, e[..., None] / 2)
-        seen.append(jnp.where(unsure[..., None], likelihood / likelihood.sum(axis=-1, keepdims=True), value))
+    for (k, _), state, unsure, e, half, word in zip(
+        ragged.groups, *(ragged.nodes(a) for a in (states, uncertain, noise, halves, high)), strict=True
+    ):
+        coin = half if k <= FEW_STATES else mixed(word ^ mixed(half))  # bits that say nothing of the halves
+        value = (state[..., None] == np.arange(k)).astype(jnp.float32)
+        seen.append(jnp.where(unsure[..., None], _likelihoods(k, state, e, half, coin), value))
     return seen, known & ~uncertain
+
+
+def _likelihoods(k: int, state: jax.Array, noise: jax.Array, half: jax.Array, coin: jax.Array) -> jax.Array:
+    """Of a report for all k states, adding up to 1; bit j of ``half`` is the half that state j is in. What can be is done once a node."""
+    own = (half >> (state.astype(jnp.uint32) % 32)) & 1 == 1
+    told = jnp.where(own ^ (noise / 2 > _fraction(coin >> np.uint32(8), 24)), half, ~half)  # bit j: whether j is in the half reported
+    bits, times = np.unique((np.arange(k) % 32).astype(np.uint32), return_counts=True)
+    inside = jnp.asarray(sum(((told >> bit) & 1) * np.uint32(n) for bit, n in zip(bits, times, strict=True)))
+    least = noise / 2 / (inside.astype(jnp.float32) * (1 - noise) + k * noise / 2)
+    there = (told[..., None] >> (np.arange(k) % 32).astype(np.uint32)) & 1 == 1
+    return jnp.where(there, (least * (2 / noise - 1))[..., None], least[..., None])
 
 
 def _fraction(word: jax.Array, bits: int) -> jax.Array:
