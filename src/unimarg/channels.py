@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from unimarg.counter import Key, mixed, threefry
+from unimarg.encoding import one_hot
 from unimarg.ragged import Parts, Ragged
 
 FEW_STATES = 8  # whose halves leave 24 bits of their word
@@ -28,11 +29,11 @@ def through_channels(drawn: Words, share: float, known: jax.Array, states: jax.A
     high, halves = drawn
     uncertain, noise = known & (share > _fraction(high >> np.uint32(16), 16)), _fraction(high & np.uint32(0xFFFF), 16)
     seen = []
-    for (k, _), state, unsure, e, half, word in zip(
-        ragged.groups, *(ragged.nodes(a) for a in (states, uncertain, noise, halves, high)), strict=True
+    for value, state, unsure, e, half, word in zip(
+        one_hot(states, ragged), *(ragged.nodes(a) for a in (states, uncertain, noise, halves, high)), strict=True
     ):
+        k = value.shape[-1]
         coin = half if k <= FEW_STATES else mixed(word ^ mixed(half))  # bits that say nothing of the halves
-        value = (state[..., None] == np.arange(k)).astype(jnp.float32)
         seen.append(jnp.where(unsure[..., None], _likelihoods(k, state, e, half, coin), value))
     return seen, known & ~uncertain
 
@@ -41,11 +42,10 @@ def _likelihoods(k: int, state: jax.Array, noise: jax.Array, half: jax.Array, co
     """Of a report for all k states, adding up to 1; bit j of ``half`` is the half that state j is in. What can be is done once a node."""
     own = (half >> (state.astype(jnp.uint32) % 32)) & 1 == 1
     told = jnp.where(own ^ (noise / 2 > _fraction(coin >> np.uint32(8), 24)), half, ~half)  # bit j: whether j is in the half reported
-    bits, times = np.unique((np.arange(k) % 32).astype(np.uint32), return_counts=True)
-    inside = jnp.asarray(sum(((told >> bit) & 1) * np.uint32(n) for bit, n in zip(bits, times, strict=True)))
+    bits = (np.arange(k) % 32).astype(np.uint32)  # of each state
+    inside = jnp.asarray(sum(((told >> bit) & 1) * np.uint32(n) for bit, n in zip(*np.unique(bits, return_counts=True), strict=True)))
     least = noise / 2 / (inside.astype(jnp.float32) * (1 - noise) + k * noise / 2)
-    there = (told[..., None] >> (np.arange(k) % 32).astype(np.uint32)) & 1 == 1
-    return jnp.where(there, (least * (2 / noise - 1))[..., None], least[..., None])
+    return jnp.where((told[..., None] >> bits) & 1 == 1, (least * (2 / noise - 1))[..., None], least[..., None])
 
 
 def _fraction(word: jax.Array, bits: int) -> jax.Array:

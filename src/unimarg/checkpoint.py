@@ -141,20 +141,19 @@ def _load(path: str | PathLike[str]) -> tuple[Marginalizer, Mapping[str, np.ndar
         if about.get("version") not in READABLE or isinstance(about["version"], bool):
             raise FormatError(f"has the format version {about.get('version')!r}; this program reads {READABLE}", path)
         net = _network_from_arrays(about["network"], tensors["network"])
-        made = _recipe_from_json(about["recipe"])
+        made, ragged = _recipe_from_json(about["recipe"]), Ragged(tuple(net.cards.tolist()))
         if about["version"] == 1 and made.rounds and "message" in made.architecture.heads:
             raise FormatError("was trained by an older version, whose messages meant something else: train it again", path)
         if about["version"] < 3 and made.architecture.residual:
             tensors = _without_norms(tensors, len(made.architecture.hidden), bool(made.student))
         if about["version"] == 4 and made.architecture.gated:
-            tensors = _with_gates(tensors, made.architecture, Ragged(tuple(net.cards.tolist())).slots)
+            tensors = _with_gates(tensors, made.architecture, ragged.slots)
         priors = tuple(np.split(tensors["priors"], np.cumsum(net.cards)[:-1]))
-        ragged, nodes = Ragged(tuple(net.cards.tolist())), len(net)
         trunk = _fill(lambda: Trunk.make(None, made.architecture, inputs(ragged, made.rounds > 0), ragged.slots), "trunk", tensors)
         student = None
         if made.student:
             width = made.architecture.hidden[-1]
-            student = _fill(lambda: Student.make(None, made.student, width, nodes, ragged.largest), "student", tensors)
+            student = _fill(lambda: Student.make(None, made.student, width, len(net), ragged.largest), "student", tensors)
     except FormatError:
         raise
     except (SafetensorError, UnimargError, KeyError, TypeError, ValueError, IndexError, AttributeError, OverflowError, RecursionError) as e:
