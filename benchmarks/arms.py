@@ -63,6 +63,7 @@ ARMS: dict[str, dict[str, Any]] = {
     "no-average": {"average": 0.0},
     "sample": {"labels": "sample"},
     "soft": {"labels": "soft"},
+    "weighted": {"labels": "weighted"},
     "exact": {"labels": "exact"},
     "transformer": {"trunk": "transformer", "rounds": 0, "heads": ("marginal",)},
     "edge": {"trunk": "edge", "rounds": 0, "heads": ("marginal",)},

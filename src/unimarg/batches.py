@@ -1,8 +1,9 @@
 """What training learns from: fresh samples of the network, masked, encoded and labelled, for many steps at once.
 
 In place of the outcome x_i of a node its label is, where asked, its distribution given more than the evidence x_m, which has the same
-expectation and less noise: P(x_i | x_m) itself (``teacher``), or P(x_i | the rest of the sample) (``blanket``). Step t uses the samples
-t * batch up to (t + 1) * batch of the run's key, so that a run that was interrupted goes on to the same weights.
+expectation and less noise: P(x_i | x_m) itself (``teacher``), the mean of several samples of the posterior (``particles``), or P(x_i | the
+rest of the sample) (``blanket``). Step t uses the samples t * batch up to (t + 1) * batch of the run's key, so that a run that was
+interrupted goes on to the same weights.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from unimarg.compiled import draw_states, log_conditionals_of
 from unimarg.counter import Key, threefry
 from unimarg.encoding import encode, one_hot
 from unimarg.layout import MAX_NODES, Arrays, Layout
+from unimarg.particles import weighted_labels
 from unimarg.presets import Recipe
 from unimarg.propagation import Propagation
 from unimarg.ragged import Parts, Ragged, by_group, grouped
@@ -31,7 +33,8 @@ from unimarg.trunk import dropout_noise
 LABEL_ENTRIES = 1 << 31  # of all cliques and rows that a GPU labels at once: 8 GB, several times
 TAUGHT = 32  # samples, a power of two
 TRUNK_STEPS = 4  # of a GPU for each of the student and of the averages, likewise
-MASKS, CHANNELS, DROPOUT = range(1, 4)  # streams of random numbers beside the samples' own
+PARTICLES = 32  # samples of the posterior for each label
+MASKS, CHANNELS, DROPOUT, OTHERS = range(1, 5)  # streams of random numbers beside the samples' own
 
 
 @dataclass(frozen=True)
@@ -82,9 +85,16 @@ class Plan:
         return self.recipe.student > 0 or "message" in self.recipe.architecture.heads
 
     @property
+    def labels(self) -> str:
+        """Of the marginal head: exact, weighted, soft or sample."""
+        if self.recipe.labels != "auto":
+            return self.recipe.labels
+        return "exact" if self.teacher else "weighted" if self.half else "sample"
+
+    @property
     def soft(self) -> bool:
-        """Labels given the rest of the sample."""
-        return self.recipe.labels == "soft" or (self.recipe.labels == "auto" and self.half and self.teacher is None)
+        """Whether the message head learns from labels given the rest of the sample, which a GPU finds soon."""
+        return self.labels == "soft" or (self.labels == "weighted" and self.half)
 
 
 class Given(NamedTuple):
@@ -103,6 +113,7 @@ class Batch(NamedTuple):
 
     inputs: jax.Array  # [samples, nodes + slots]: the encoded evidence
     labels: Parts  # [samples, nodes, K]: what the marginal head should say
+    softened: Parts  # likewise the message head, with the sample's own parents; empty: the outcomes
     known: jax.Array  # bool [samples, nodes]
     values: Parts  # [samples, nodes, K]: the evidence
     certain: jax.Array  # bool [samples, nodes]: hard evidence
@@ -142,7 +153,8 @@ def batches(plan: Plan, given: Given, step: jax.Array) -> Batch:
         marginals = lax.map(plan.teacher.marginals, lax.map(lambda part: likelihoods(plan.ragged, *part), few))
         exact = lax.map(lambda part: by_group(plan.ragged, part), marginals)
         exact = jax.tree.map(lambda a: a.reshape(-1, plan.rows, *a.shape[2:]), exact)
-    learnt_from = lax.map(lambda part: labelled(plan, given, *part), (*evidence, exact, *parts))
+    numbered = parts_of(samples, plan.rows)
+    learnt_from = lax.map(lambda part: labelled(plan, given, *part, upper), (*evidence, exact, *parts, numbered))
     if plan.rows != plan.recipe.batch:
         steps = plan.steps_per_call, plan.recipe.batch
         learnt_from = jax.tree.map(lambda a: a.reshape(*steps, *a.shape[2:]), learnt_from._replace(states=None))
@@ -171,25 +183,29 @@ def labelled(
     exact: Parts | None,
     states: jax.Array,
     observed: jax.Array,
+    samples: jax.Array,
+    upper: jax.Array,
 ) -> Batch:
-    """The evidence encoded, and what it implies: the exact marginals, or the samples themselves, softened where asked.
+    """The evidence encoded, and what it implies: the exact marginals, or the samples themselves, averaged or softened where asked.
 
     The tables' rows are looked up here, for many batches at once, because a GPU takes as long for few samples as for many.
     """
     ragged = plan.ragged
     log_p = log_conditionals_of(plan.layout, given.arrays, states)  # left out by the compiler where nothing needs it
-    beliefs = {} if plan.propagation is None else plan.propagation.logits(known, values, plan.half)
-    beliefs = {head: part for head, part in beliefs.items() if head in plan.recipe.architecture.heads}
+    start = {} if plan.propagation is None else plan.propagation.logits(known, values, plan.half)
+    beliefs = {head: part for head, part in start.items() if head in plan.recipe.architecture.heads}
     kind = jnp.bfloat16 if plan.half else jnp.float32  # as the first product takes it
     encoded = encode(plan.recipe.encoding, known, values, ragged, given.priors, beliefs.get("marginal"), kind)
+    softened = soft_labels(plan, given, known, values, states, observed, log_p) if plan.soft else []
     if exact is not None:
         labels = exact
-    elif plan.soft:
-        labels = soft_labels(plan, given, known, values, states, observed, log_p)
+    elif plan.labels == "weighted":
+        key, evidence, messages = stream(given.key, OTHERS), (known, values, certain), start.get("message")
+        labels = weighted_labels(plan.layout, given.arrays, ragged, key, (samples, upper), evidence, messages, states, PARTICLES)
     else:
-        labels = one_hot(ragged.rows(states), ragged, bool)
+        labels = softened or one_hot(ragged.rows(states), ragged, bool)
     tables = grouped(log_p, ragged) if plan.tabled else []
-    return Batch(encoded, labels, known, values, certain, states, None, beliefs, tables)
+    return Batch(encoded, labels, softened, known, values, certain, states, None, beliefs, tables)
 
 
 def soft_labels(

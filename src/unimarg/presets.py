@@ -37,9 +37,8 @@ class Recipe:
     warm_up: int = 0  # steps of linear warm-up; with it the rate falls along a cosine to the end
     average: float = 0.0  # decay of the running average of the weights; 0: none
     clip: float = 0.0  # largest norm of a gradient; 0: none
-    labels: str = (
-        "sample"  # "soft": given the rest of the sample; "exact": posteriors; "auto": those if cliques are small, else soft on a GPU
-    )
+    labels: str = "sample"  # or "soft": given the rest of the sample; "weighted": of several samples; "exact": posteriors;
+    # "auto": exact if cliques are small, else weighted on a GPU
     rounds: int = 0  # of belief propagation, from whose answer the network starts; 0: from the prior
     message_weight: float = 0.1  # of the message head's loss beside the marginal head's
     virtual: float = 0.0  # share of the shown nodes that are shown through a random channel
@@ -67,7 +66,7 @@ class Recipe:
 
 
 _RANGES = {"learning_rate": (0, 1e30), "average": (0, 1), "clip": (0, 1e30), "message_weight": (0, 1e30), "virtual": (0, 1)}
-LABELS = ("sample", "soft", "exact", "auto")
+LABELS = ("sample", "soft", "weighted", "exact", "auto")
 
 
 def recipe(net: Network, preset: str = "default", mask: Mask | None = None, **changes: Any) -> Recipe:

@@ -173,7 +173,7 @@ class _Run:
         return max(least, 1 << math.floor(math.log2(max(most, 1))))
 
     def _teacher(self, accelerated: bool) -> Teacher | None:
-        if self.recipe.labels in ("sample", "soft"):
+        if self.recipe.labels not in ("exact", "auto"):
             return None
         limit = TEACHER_ENTRIES_ACCELERATED if accelerated else TEACHER_ENTRIES
         teacher = make_teacher(self.net, limit)

@@ -168,7 +168,7 @@ def loss(trunk: Trunk, plan: Plan, given: Given, batch: Batch) -> tuple[jax.Arra
     total = _cross_entropy(ragged.log_softmax(logits["marginal"]), batch.labels, counted, ragged)
     if "message" in logits:
         messages = message_log_q(ragged, logits["message"], batch.tables)
-        drawn = batch.labels if plan.soft else one_hot(ragged.rows(batch.states), ragged)
+        drawn = batch.softened or one_hot(ragged.rows(batch.states), ragged)
         total = total + recipe.message_weight * _cross_entropy(messages, drawn, ~batch.certain, ragged)
     return total, (features, logits.get("message"))
 
