@@ -102,8 +102,17 @@ def test_the_mean_of_labels_is_the_posterior(name, lead, width):
     compiled = compile_network(net, width)
     states = posterior_samples(net, evidence, n, 5)
     samples = jnp.arange(n, dtype=jnp.uint32), jnp.uint32(0)
-    parts = jax.jit(weighted_labels, static_argnums=(0, 2, 8))(
-        compiled.layout, compiled.arrays, ragged, key_from_seed(1), samples, (known, values, certain), messages, jnp.asarray(states), 4
+    parts = jax.jit(weighted_labels, static_argnums=(0, 2, 8, 9))(
+        compiled.layout,
+        compiled.arrays,
+        ragged,
+        key_from_seed(1),
+        samples,
+        (known, values, certain),
+        messages,
+        jnp.asarray(states),
+        4,
+        False,
     )
     posterior = um.exact(net, {net.names[i]: found if np.isscalar(found) else list(found) for i, found in evidence.items()})
     for i, truth in enumerate(posterior.probabilities):
@@ -125,7 +134,7 @@ def test_more_particles_are_less_noise_and_other_samples_other_numbers():
 
     def labels(count, upper=0):
         samples = jnp.arange(n, dtype=jnp.uint32), jnp.uint32(upper)
-        args = compiled.layout, compiled.arrays, ragged, key_from_seed(1), samples, (known, values, certain), None, states, count
+        args = compiled.layout, compiled.arrays, ragged, key_from_seed(1), samples, (known, values, certain), None, states, count, False
         return np.asarray(weighted_labels(*args)[0])
 
     noise = [labels(count).var(axis=0).sum() for count in (1, 4, 16, 64)]

@@ -163,7 +163,7 @@ def test_a_student_learns_what_messages_cannot():
     states = states[:, (states[6:] > 0).any(axis=0)]
     samples = jnp.arange(states.shape[1], dtype=jnp.uint32)
     observed = Fixed(tuple(range(6, 10))).draw(given.key, samples, 10)
-    batch = labelled(plan, given, *shown(plan, states, observed, None), None, states, observed, samples, jnp.uint32(0))
+    batch = labelled(plan, given, jnp.uint32(0), *shown(plan, states, observed, None), None, states, observed, samples)
     _, (features, message) = loss(model.trunk, plan, given, batch)
     view = View(features, message, batch.known, batch.certain, batch.values, batch.tables)
     by_message = jnp.moveaxis(message_log_q(model.ragged, message, view.tables)[0], 0, -1)

@@ -42,7 +42,7 @@ def setting(net: Network, **options):
 
 def value(trunk, plan, given, states, observed, samples) -> float:
     """The loss of samples under a mask."""
-    batch = labelled(plan, given, *shown(plan, states, observed, None), None, states, observed, samples, jnp.uint32(0))
+    batch = labelled(plan, given, jnp.uint32(0), *shown(plan, states, observed, None), None, states, observed, samples)
     batch = batch._replace(noise=dropout_noise(given.key, samples, plan.recipe.architecture))
     return float(loss(trunk, plan, given, batch)[0])
 

@@ -17,7 +17,7 @@ import numpy as np
 from jax import lax
 
 from unimarg.blanket import blanket_log_p
-from unimarg.channels import Words, channel_words, through_channels
+from unimarg.channels import Words, channel_words, through, through_channels
 from unimarg.compiled import draw_states, log_conditionals_of
 from unimarg.counter import Key, threefry
 from unimarg.encoding import encode, one_hot
@@ -25,7 +25,8 @@ from unimarg.layout import MAX_NODES, Arrays, Layout
 from unimarg.particles import weighted_labels
 from unimarg.presets import Recipe
 from unimarg.propagation import Propagation
-from unimarg.ragged import Parts, Ragged, by_group, grouped
+from unimarg.ragged import Parts, Ragged, by_group, by_node, grouped
+from unimarg.rarity import CANDIDATES, rarer
 from unimarg.student import batch_rows
 from unimarg.teacher import Teacher
 from unimarg.trunk import dropout_noise
@@ -34,7 +35,7 @@ LABEL_ENTRIES = 1 << 31  # of all cliques and rows that a GPU labels at once: 8 
 TAUGHT = 32  # samples, a power of two
 TRUNK_STEPS = 4  # of a GPU for each of the student and of the averages, likewise
 PARTICLES = 32  # samples of the posterior for each label
-MASKS, CHANNELS, DROPOUT, OTHERS = range(1, 5)  # streams of random numbers beside the samples' own
+MASKS, CHANNELS, DROPOUT, OTHER_PARTICLES, RARER = range(1, 6)  # streams of random numbers beside the samples' own
 
 
 @dataclass(frozen=True)
@@ -89,7 +90,7 @@ class Plan:
         """Of the marginal head: exact, weighted, soft or sample."""
         if self.recipe.labels != "auto":
             return self.recipe.labels
-        return "exact" if self.teacher else "weighted" if self.half else "sample"
+        return "exact" if self.teacher else "sample" if not self.half else "weighted" if self.propagation else "soft"
 
     @property
     def soft(self) -> bool:
@@ -142,10 +143,16 @@ def batches(plan: Plan, given: Given, step: jax.Array) -> Batch:
 
     # Loop after loop in place of one: XLA computes cheap-looking things again wherever they are used, barrier or not, and only
     # what a loop leaves behind is safe. With random numbers and transpositions inside the teacher a step took twice the time.
-    parts = tuple(parts_of(a, plan.rows) for a in (states, observed))
     drawn = None
     if plan.recipe.virtual:
         drawn = lax.map(lambda part: channel_words(stream(given.key, CHANNELS), part, states.shape[0]), parts_of(samples, plan.rows))
+    if plan.recipe.rare:
+        certain = observed
+        if drawn is not None:  # a choice may look at what is seen for certain alone
+            certain &= ~by_node(through(drawn, plan.recipe.virtual).reshape(n, -1), plan.ragged)
+        key, together = stream(given.key, RARER), min(CANDIDATES, plan.recipe.batch)
+        states = rarer(plan.ragged, given.priors, key, samples, plan.recipe.rare, states, certain, together)
+    parts = tuple(parts_of(a, plan.rows) for a in (states, observed))
     evidence = lax.map(lambda part: shown(plan, *part), (*parts, drawn))
     exact = None
     if plan.teacher:
@@ -154,7 +161,7 @@ def batches(plan: Plan, given: Given, step: jax.Array) -> Batch:
         exact = lax.map(lambda part: by_group(plan.ragged, part), marginals)
         exact = jax.tree.map(lambda a: a.reshape(-1, plan.rows, *a.shape[2:]), exact)
     numbered = parts_of(samples, plan.rows)
-    learnt_from = lax.map(lambda part: labelled(plan, given, *part, upper), (*evidence, exact, *parts, numbered))
+    learnt_from = lax.map(lambda part: labelled(plan, given, upper, *part), (*evidence, exact, *parts, numbered))
     if plan.rows != plan.recipe.batch:
         steps = plan.steps_per_call, plan.recipe.batch
         learnt_from = jax.tree.map(lambda a: a.reshape(*steps, *a.shape[2:]), learnt_from._replace(states=None))
@@ -177,6 +184,7 @@ def shown(plan: Plan, states: jax.Array, observed: jax.Array, drawn: Words | Non
 def labelled(
     plan: Plan,
     given: Given,
+    upper: jax.Array,
     known: jax.Array,
     values: Parts,
     certain: jax.Array,
@@ -184,9 +192,9 @@ def labelled(
     states: jax.Array,
     observed: jax.Array,
     samples: jax.Array,
-    upper: jax.Array,
 ) -> Batch:
-    """The evidence encoded, and what it implies: the exact marginals, or the samples themselves, averaged or softened where asked.
+    """The evidence encoded, and what it implies: the exact marginals, or the samples themselves, averaged or softened where asked;
+    ``samples`` are the lower words of their numbers.
 
     The tables' rows are looked up here, for many batches at once, because a GPU takes as long for few samples as for many.
     """
@@ -200,8 +208,8 @@ def labelled(
     if exact is not None:
         labels = exact
     elif plan.labels == "weighted":
-        key, evidence, messages = stream(given.key, OTHERS), (known, values, certain), start.get("message")
-        labels = weighted_labels(plan.layout, given.arrays, ragged, key, (samples, upper), evidence, messages, states, PARTICLES)
+        key, evidence, messages = stream(given.key, OTHER_PARTICLES), (known, values, certain), start.get("message")
+        labels = weighted_labels(plan.layout, given.arrays, ragged, key, (samples, upper), evidence, messages, states, PARTICLES, plan.half)
     else:
         labels = softened or one_hot(ragged.rows(states), ragged, bool)
     tables = grouped(log_p, ragged) if plan.tabled else []

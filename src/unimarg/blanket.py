@@ -19,7 +19,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from unimarg.compiled import block_at, log_p_of_steps, noisy_steps, table_rows, take_states, with_parent
+from unimarg.compiled import block_at, by_row, log_p_of_steps, noisy_steps, table_rows, take_states, with_parent
 from unimarg.layout import TURN, Arrays, Kind, Layout, NoisyBlocks, Schedule, TableBlocks, Tables
 
 SCALE = 1 << 14  # of the whole numbers
@@ -31,11 +31,7 @@ CERTAIN = -32.0  # log P(X <= k) where a noisy-max never is: small, but a differ
 def blanket_log_p(layout: Layout, arrays: Arrays, states: jax.Array, observed: jax.Array, log_p: jax.Array) -> jax.Array:
     """Unnormalised log P(x_i = k | rest), ``[nodes, card, n]``, from states and observed ``[nodes, n]`` and ``log_conditionals``."""
     n = states.shape[1]
-
-    def rows(by_node: jax.Array, dtype: Any) -> jax.Array:
-        return jnp.zeros((layout.rows, n), dtype).at[arrays.row].set(by_node.astype(dtype))
-
-    states = rows(states, layout.dtype)
+    states = by_row(layout, arrays, states.astype(layout.dtype))
 
     def branch(k: int, kind: Kind) -> Any:
         def speak(now: Schedule, sums: jax.Array, matters: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -61,7 +57,7 @@ def blanket_log_p(layout: Layout, arrays: Arrays, states: jax.Array, observed: j
     def body(carry: tuple[jax.Array, jax.Array], now: Schedule) -> tuple[tuple[jax.Array, jax.Array], None]:
         return lax.switch(now.kind, branches, now, *carry), None
 
-    start = jnp.zeros((layout.rows, layout.card, n), jnp.int32), rows(observed, jnp.bool_)
+    start = jnp.zeros((layout.rows, layout.card, n), jnp.int32), by_row(layout, arrays, observed.astype(bool))
     (sums, _), _ = lax.scan(body, start, arrays.schedule, reverse=True)  # children first
     return log_p + sums[arrays.row].astype(jnp.float32) / SCALE
 

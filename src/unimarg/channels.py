@@ -20,6 +20,11 @@ def channel_words(key: Key, samples: jax.Array, nodes: int) -> Words:
     return threefry(key, samples[:, None], jnp.arange(nodes, dtype=jnp.uint32)[None])
 
 
+def through(drawn: Words, share: float) -> jax.Array:
+    """Which nodes are seen through a channel if they are shown at all."""
+    return share > _fraction(drawn[0] >> np.uint32(16), 16)
+
+
 def through_channels(drawn: Words, share: float, known: jax.Array, states: jax.Array, ragged: Ragged) -> tuple[Parts, jax.Array]:
     """Values of ``[samples, nodes]`` states, some of the known ones seen through a random channel: their likelihoods; which stay certain.
 
@@ -27,7 +32,7 @@ def through_channels(drawn: Words, share: float, known: jax.Array, states: jax.A
     probability noise / 2; noise ~ U[0, 1]. The likelihood of the report is (1 - noise) [same half] + noise / 2.
     """
     high, halves = drawn
-    uncertain, noise = known & (share > _fraction(high >> np.uint32(16), 16)), _fraction(high & np.uint32(0xFFFF), 16)
+    uncertain, noise = known & through(drawn, share), _fraction(high & np.uint32(0xFFFF), 16)
     seen = []
     for value, state, unsure, e, half, word in zip(
         one_hot(states, ragged), *(ragged.nodes(a) for a in (states, uncertain, noise, halves, high)), strict=True

@@ -160,6 +160,13 @@ def block_at(blocks: Any, position: jax.Array) -> Any:
     return jax.tree.map(lambda a: lax.dynamic_index_in_dim(a, position, 0, False), blocks)
 
 
+def by_row(layout: Layout, arrays: Arrays, by_node: jax.Array) -> jax.Array:
+    """``[nodes, ...]`` as ``[rows, ...]``, 0 where there is only padding."""
+    if layout.width == 1:
+        return by_node
+    return jnp.zeros((layout.rows, *by_node.shape[1:]), by_node.dtype).at[arrays.row].set(by_node)
+
+
 @partial(jax.jit, static_argnames=("layout", "n"))
 def draw_states(layout: Layout, arrays: Arrays, key: Key, first: jax.Array, n: int) -> jax.Array:
     """``draw`` for use inside a program; ``first`` is the lower word of the index and the node offset of the upper."""
@@ -211,9 +218,7 @@ def log_p_of_block(layout: Layout, arrays: Arrays, k: int, position: jax.Array, 
 def log_conditionals_of(layout: Layout, arrays: Arrays, states: jax.Array) -> jax.Array:
     """``log_conditionals`` for use inside a program."""
     n = states.shape[1]
-    rows = states.astype(layout.dtype)
-    if layout.width > 1:
-        rows = jnp.zeros((layout.rows, n), layout.dtype).at[arrays.row].set(rows)
+    rows = by_row(layout, arrays, states.astype(layout.dtype))
 
     def branch(k: int, kind: Kind) -> Any:
         def log_p_block(position: jax.Array) -> jax.Array:

@@ -6,7 +6,8 @@ A training sample x of which the evidence e was shown is a draw from P(x | e). B
 
 and all are weighted by P(x, e) / q(x). Choosing one of them by weight gives a draw from P(x | e) again, because one of them was such a
 draw before (iterated sampling importance resampling; Andrieu, Lee and Vihola 2018). So the mean of all by weight has
-P(x_i | e) as its expectation, for any number of them and any lambda, without the bias of weights that are scaled by their own sum.
+P(x_i | e) as its expectation, for any number of them and any lambda, without the bias of weights that are scaled by their own sum (but
+for states less probable than 2^-24, which the random numbers do not tell apart).
 A poor lambda leaves all the weight to x: the label is then the outcome.
 """
 
@@ -19,13 +20,13 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from unimarg.compiled import log_p_of_block
+from unimarg.compiled import by_row, log_p_of_block
 from unimarg.counter import Key, threefry
 from unimarg.layout import MAX_NODES, Arrays, Layout, Schedule
 from unimarg.propagation import by_blocks
 from unimarg.ragged import Parts, Ragged, by_node, by_state, grouped
 
-ENTRIES = 1 << 30  # states of all particles of the rows taken at once
+BYTES, BYTES_ACCELERATED = 1 << 26, 1 << 32  # of the rows taken at once
 LEAST = -1e30  # of a logarithm that differences are taken of
 
 
@@ -39,6 +40,7 @@ def weighted_labels(
     messages: jax.Array | None,
     states: jax.Array,
     count: int,
+    accelerated: bool,
 ) -> Parts:
     """``[n, nodes, K]`` for each group, from ``count`` particles of each sample, itself among them.
 
@@ -55,7 +57,9 @@ def weighted_labels(
         means = [jnp.where(drawn == k, weights, 0).sum(axis=-1) for k in range(ragged.largest)]
         return grouped(jnp.stack(means, axis=1), ragged)
 
-    most = ENTRIES / (layout.rows * count)
+    # states of all particles and half a dozen arrays for those of a block, and as many of the samples themselves
+    a_row = count * (layout.rows * np.dtype(layout.dtype).itemsize + 24 * layout.width * layout.card) + 24 * layout.rows * layout.card
+    most = (BYTES_ACCELERATED if accelerated else BYTES) / a_row
     return by_blocks(labels, (numbers, evidence, messages, states.T), most)
 
 
@@ -83,11 +87,7 @@ def draw_particles(
     """States ``[nodes, n, count]`` and log weights ``[n, count]``; the first of each ``count`` is the sample itself."""
     n = states.shape[1]
     numbers = np.arange(count, dtype=np.uint32) + samples[1] * np.uint32(count)  # of particles, above the bits of a node's number
-
-    def by_row(a: jax.Array) -> jax.Array:
-        return a if layout.width == 1 else jnp.zeros((layout.rows, *a.shape[1:]), a.dtype).at[arrays.row].set(a)
-
-    weigh, correct, own = by_row(weigh), by_row(correct), by_row(states.astype(layout.dtype))
+    weigh, correct, own = (by_row(layout, arrays, a) for a in (weigh, correct, states.astype(layout.dtype)))
 
     def branch(k: int) -> Any:
         def draw_block(now: Schedule, drawn: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -102,7 +102,8 @@ def draw_particles(
             word, _ = threefry(key, samples[0][:, None], nodes)
             uniform = (word >> np.uint32(8)).astype(jnp.float32) * np.float32(2.0**-24)  # in [0, 1): never a state of probability 0
             state = sum((uniform * sums[-1] >= s).astype(jnp.int32) for s in sums[:-1])
-            state = jnp.where(np.arange(count) == 0, first.astype(jnp.int32), state)
+            # the sample itself, and where nothing is possible some state that the node has
+            state = jnp.where((np.arange(count) == 0) | (sums[-1] == 0), first.astype(jnp.int32), state)
             weight = top + jnp.log(sums[-1]) + sum(jnp.where(state == s, beside[:, s], 0) for s in range(len(sums)))
             weight = jnp.where(now.nodes[:, None, None] >= 0, weight, 0).sum(axis=0)
             return state.astype(layout.dtype).reshape(-1, n * count), weight

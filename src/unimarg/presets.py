@@ -38,10 +38,11 @@ class Recipe:
     average: float = 0.0  # decay of the running average of the weights; 0: none
     clip: float = 0.0  # largest norm of a gradient; 0: none
     labels: str = "sample"  # or "soft": given the rest of the sample; "weighted": of several samples; "exact": posteriors;
-    # "auto": exact if cliques are small, else weighted on a GPU
+    # "auto": exact if cliques are small, else on a CPU sample, on a GPU weighted if there are rounds, else soft
     rounds: int = 0  # of belief propagation, from whose answer the network starts; 0: from the prior
     message_weight: float = 0.1  # of the message head's loss beside the marginal head's
     virtual: float = 0.0  # share of the shown nodes that are shown through a random channel
+    rare: float = 0.0  # share of the samples that are the rarest, by what they show, of up to 64
     student: int = 0  # units of a one-layer student for SUM-IS beside the trunk; 0: none
 
     def __post_init__(self) -> None:
@@ -65,7 +66,7 @@ class Recipe:
             object.__setattr__(self, name, value)
 
 
-_RANGES = {"learning_rate": (0, 1e30), "average": (0, 1), "clip": (0, 1e30), "message_weight": (0, 1e30), "virtual": (0, 1)}
+_RANGES = {"learning_rate": (0, 1e30), "average": (0, 1), "clip": (0, 1e30), "message_weight": (0, 1e30), "virtual": (0, 1), "rare": (0, 1)}
 LABELS = ("sample", "soft", "weighted", "exact", "auto")
 
 
@@ -127,6 +128,7 @@ def _default(net: Network) -> Recipe:
         average=0.999,
         labels="auto",
         virtual=0.02,
+        rare=0.5,
         student=256,
         rounds=8,
     )

@@ -94,6 +94,10 @@ class Ragged:
         # padding, not concatenation: see encoding.encode
         return [jnp.pad(part, [(0, 0)] * (part.ndim - 1) + [(1, 0)]) for part in self.split(logits)]
 
+    def probabilities(self, slots: jax.Array) -> Parts:
+        """All states' probabilities, ``[..., nodes, K]`` for each group, from those of all but the first, ``[..., slots]``."""
+        return [jnp.concatenate([1 - part.sum(axis=-1, keepdims=True), part], axis=-1) for part in self.split(slots)]
+
     def log_softmax(self, logits: jax.Array) -> Parts:
         """log P of all states, ``[..., nodes, K]`` for each group, from logits ``[..., slots]`` against state 0."""
         return [jax.nn.log_softmax(part, axis=-1) for part in self.with_reference(logits)]

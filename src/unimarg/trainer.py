@@ -19,7 +19,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from unimarg.batches import TRUNK_STEPS, Given, Plan
+from unimarg.batches import PARTICLES, TRUNK_STEPS, Given, Plan
 from unimarg.checkpoint import check_writable, load_state, save_model, unfinished
 from unimarg.compiled import sample_chunks
 from unimarg.counter import key_from_seed
@@ -97,7 +97,8 @@ def train(
 
     ``budget`` is a time, everything included, or a number of steps. ``mask`` says what will be observed, see
     ``unimarg.masking``; ``options`` change the preset: ``hidden=(512, 512)``, ``batch=256``, ``encoding="prior"``,
-    ``student=0`` (no student for sequential importance sampling).
+    ``student=0`` (no student for sequential importance sampling), ``labels="sample"`` (what to learn from: outcomes as in the paper,
+    or "exact" posteriors, means of "weighted" samples, or outcomes made "soft"), ``rare=0`` (no preference for rare findings).
     With ``checkpoint`` the run is saved in that file every minute and at the end; ``resume`` goes on with an
     unfinished one, which is not written over otherwise. Ctrl-C ends a run early: what there is, is saved and returned.
     ``held_out`` evidence sets, of the family ``random``, are judged every few seconds: the mean absolute error goes to ``progress``
@@ -164,6 +165,8 @@ class _Run:
             weights += sum(2 * h * h for h in architecture.hidden)
         work = (6 * weights + 100 * (teacher.entries if teacher else 0)) * self.recipe.batch
         work += 100 * len(self.net) * self.ragged.largest * self.recipe.student * batch_rows(self.recipe.batch)
+        if self.recipe.labels == "weighted":
+            work += 500 * len(self.net) * self.ragged.largest * PARTICLES * self.recipe.batch
         seconds = work / (2e14 if accelerated else 5e10)
         # samples: eight arrays of floats, and a byte for each unit that may be dropped
         a_sample = 32 * int(self.net.cards.sum()) + (sum(architecture.hidden) if architecture.dropout else 0)
