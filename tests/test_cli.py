@@ -254,3 +254,8 @@ def test_bad_case_file(capsys, tmp_path):
 def test_import_and_help_do_not_load_heavy_libraries():
     code = "import sys, unimarg, unimarg.cli; print([m for m in ('jax', 'pandas', 'pyagrum', 'matplotlib') if m in sys.modules])"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
+
+
+def test_python_m_unimarg_is_the_command_line():
+    found = subprocess.run([sys.executable, "-m", "unimarg", "--version"], capture_output=True, text=True, check=True, timeout=60)
+    assert found.stdout.strip() == f"unimarg {um.__version__}"

@@ -116,10 +116,18 @@ def test_query_explain(capsys, tmp_path):
     code, out, _ = run(capsys, "query", "asia", *given, "--explain", "lung")
     assert code == 0
     assert f"{table['log_odds'].iloc[0]:+.3f}" in out
+    assert out.rstrip().endswith("exact")
+    other = "yes" if table.attrs["state"] == "no" else "no"
+    chosen = json.loads(run(capsys, "query", "asia", *given, "--explain", f"lung={other}", "--json")[1])
+    assert (chosen["state"], chosen["method"]) == (other, "exact")
+    assert chosen["probability"] == pytest.approx(1 - answer["probability"])
     model = random_model(ASIA)
     model.save(tmp_path / "asia.um")
     answer = json.loads(run(capsys, "query", str(tmp_path / "asia.um"), *given, "--explain", "lung", "--json")[1])
     assert answer["findings"][0]["without"] == pytest.approx(model.explain({"dysp": "yes", "smoke": "no"}, "lung")["without"].iloc[0])
+    assert answer["method"] == "um"
+    code, _, err = run(capsys, "query", str(tmp_path / "asia.um"), *given, "--explain", "lung", "--method", "exact")
+    assert (code, "one pass of a model" in err) == (2, True)
     certain = json.loads(run(capsys, "query", "asia", "-e", "lung=yes", "--explain", "either", "--json")[1])
     assert certain["findings"][0]["log_odds"] is None  # infinite
     code, _, err = run(capsys, "query", "asia", "--explain", "lung", "--most-probable")

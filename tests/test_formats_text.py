@@ -148,7 +148,7 @@ BIF_ERRORS = [
     ("probability ( B | A ) {\n (x) 0.1, 0.2, 0.6; (y) 0.1, 0.2, 0.7; }", 2, "'B' given A=x sum to 0.9"),
     ("probability ( B | A ) {\n (x) nan, 0.2, 0.6; (y) 0.1, 0.2, 0.7; }", 3, "expected a number, not 'nan'"),
     ("probability ( B | A ) {\n (x) -0.1, 0.4, 0.7; (y) 0.1, 0.2, 0.7; }", 2, "negative"),
-    ("probability ( B | A ) {\n table 0.1, 0.2, 0.7; }", 2, "has 3 numbers"),
+    ("probability ( B | A ) {\n table 0.1, 0.2, 0.7; }", 2, "has 3 numbers, its states and parents need 6"),
     ("probability ( B | A ) {\n default 0.1, 0.2, 0.7; table 1; }", 2, "both a table and rows"),
     ("probability ( B | A )\n { (x) 0.1 0.2 0.7 (y) 0.1 0.2 0.7; }", 3, r"expected a number, not '\('"),
     ("probability ( B | A ) {\n (x 0.1, 0.2, 0.7; }", 3, r"'\)' is missing"),

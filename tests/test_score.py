@@ -133,7 +133,7 @@ def test_no_rows(tmp_path):
     ("text", "options", "error", "message"),
     [
         ("", {}, FormatError, "is empty"),
-        ("id,dysp\n1,yes\n", {}, UsageError, "column 'id' is no variable .*keep="),
+        ("id,dysp\n1,yes\n", {}, UsageError, "column 'id' is no variable .*--keep"),
         ("dysp,dysp\n", {}, UsageError, "'dysp' is there twice"),
         (HEADER, {"keep": ["id"]}, UsageError, "no column 'id' to keep"),
         (HEADER, {"keep": "dysp"}, UsageError, "give a list of names"),

@@ -144,9 +144,9 @@ def test_checkpoints_on_the_way(whole, tmp_path, monkeypatch):
         ({"seed": 2}, "seed"),
         ({"net": um.example("alarm")}, "network"),
         ({"preset": "small"}, "recipe"),
-        ({"hidden": (8,)}, r"recipe \(hidden\)"),
-        ({"mask": Fixed((0,))}, "recipe"),
-        ({"learning_rate": 1e-4}, r"recipe \(learning_rate\)"),
+        ({"hidden": (8,)}, r"recipe \(hidden=\[16\]\)"),
+        ({"mask": Fixed((0,))}, r"recipe \(mask\)"),
+        ({"learning_rate": 1e-4}, r"recipe \(learning_rate=0.00\d+\)"),
     ],
 )
 def test_another_run_is_not_resumed(stopped, changes, word):

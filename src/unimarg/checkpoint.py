@@ -41,6 +41,7 @@ Module = TypeVar("Module", Trunk, Student)
 VERSION, READABLE = 5, (1, 2, 3, 4, 5)
 MAX_BYTES = 2**34  # the largest model that is written or read: the default preset on 10,000 nodes takes a hundredth in training
 TRIED = 1 << 12  # bytes that are written to see whether a folder takes files
+LONG = 40  # characters of an option that an error does not show
 MASKS = {c.__name__: c for c in (masking.UniformRate, masking.LogUniformRate, masking.Fixed, masking.Rates)} | {
     c.__name__: c for c in (masking.Among, masking.Prefix, masking.Mixture)
 }
@@ -97,7 +98,7 @@ def load_state(path: str | PathLike[str], expected: Marginalizer, like: State) -
     leaves, tree = jax.tree.flatten(like)
     found = [tensors.get(f"state.{i}") for i in range(len(leaves))]
     if all(f is None for f in found):
-        raise FormatError("this run is finished; there is nothing to resume", path)
+        raise FormatError("this run is finished; there is nothing to resume: to train for longer, begin anew with a larger budget", path)
     if any(f is None or f.shape != a.shape or f.dtype != a.dtype for f, a in zip(found, leaves, strict=True)):
         raise FormatError("the state of the run does not fit its recipe, or another version began it", path)
     state, steps = jax.tree.unflatten(tree, [jnp.asarray(f) for f in found]), model.history.get("planned_steps")
@@ -107,9 +108,10 @@ def load_state(path: str | PathLike[str], expected: Marginalizer, like: State) -
 
 
 def _differing(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[str]:
-    """Options of two recipes that are not the same, by name."""
+    """Options of two recipes that are not the same, with their values in the first unless those are long."""
     flat = [{k: v for k, v in r.items() if k != "architecture"} | r["architecture"] for r in (a, b)]
-    return [name for name in flat[0] if flat[0][name] != flat[1][name]]
+    values = {name: repr(value) for name, value in flat[0].items() if value != flat[1][name]}
+    return [f"{name}={value}" if len(value) <= LONG else name for name, value in values.items()]
 
 
 def check_writable(path: str | PathLike[str]) -> None:

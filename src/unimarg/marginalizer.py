@@ -204,12 +204,12 @@ class Marginalizer:
             raise ImpossibleEvidenceError(where + self._impossible(int(contradiction[row])))
 
     def _impossible(self, node: int) -> str:
-        return f"the evidence is impossible: it leaves no state for {self.net.names[node]!r}"
+        return f"the evidence is impossible: the findings together leave no state for {self.net.names[node]!r}"
 
     def messages(self, evidence: Evidence) -> Floats:
         """lambda_i(k), ``[nodes, card]``, 0 for the first states."""
         if "message" not in self.recipe.architecture.heads:
-            raise UsageError("the model has no message head; train with heads=('marginal', 'message')")
+            raise UsageError("the model has no message head; train with the preset 'default', or with heads=('marginal', 'message')")
         parts = self._forward(*self.arrays([evidence]), output="message")
         out = np.zeros((len(self.net), int(self.net.cards.max())))
         for i, (group, j) in enumerate(self.ragged.member):

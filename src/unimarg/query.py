@@ -194,7 +194,7 @@ class Asked:
         allowed = {i: self.query.likelihood[i : i + 1, : self.net.cards[i]] > 0 for i in support.touching}
         for i, possible in support.narrow(allowed).items():
             if not possible.any():
-                raise ImpossibleEvidenceError(f"the evidence is impossible: it leaves no state for {self.net.names[i]!r}")
+                raise ImpossibleEvidenceError(f"the evidence is impossible: the findings together leave no state for {self.net.names[i]!r}")
 
     # --- sampling
 

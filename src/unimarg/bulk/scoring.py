@@ -74,7 +74,7 @@ def score(
     for batch in source.batches(size, resumed):
         columns, bad = answers.of(batch, total)
         if bad and errors is None:
-            raise EvidenceError(f"{source.path}: {_where(bad[0])}: {bad[0][2]}; give a file for errors to set such rows aside")
+            raise EvidenceError(f"{source.path}: {_where(bad[0])}: {bad[0][2]}; give a file for errors (--errors) to set such rows aside")
         parts.write(done, columns, bad, answers.types)
         done, total = done + 1, total + len(batch.columns[0])
         if progress:
@@ -116,7 +116,7 @@ class _Answers:
     def _by_model(self, states: np.ndarray, wrong: dict[int, str]) -> tuple[np.ndarray, dict[str, list[Any]]]:
         found, contradiction = self.model.answers_of_states(states)
         for r in np.flatnonzero(contradiction >= 0).tolist():
-            wrong[r] = f"the evidence is impossible: it leaves no state for {self.model.net.names[contradiction[r]]!r}"
+            wrong[r] = f"the evidence is impossible: the findings together leave no state for {self.model.net.names[contradiction[r]]!r}"
         return (found if self.nodes == list(range(len(self.model.net))) else found[:, self.model.slots(self.nodes)]), {}
 
     def _one_by_one(self, states: np.ndarray, wrong: dict[int, str]) -> tuple[np.ndarray, dict[str, list[Any]]]:
@@ -151,7 +151,7 @@ def _check(net: Network, columns: Sequence[str], targets: Sequence[str] | None, 
             raise UsageError(f"column {name!r} is there twice")
         if name not in net.index and name not in keep:
             raise UsageError(
-                f"column {name!r} is no variable of the network; {closest(name, net.names)} (keep= passes a column on as it is)"
+                f"column {name!r} is no variable of the network; {closest(name, net.names)} (keep, or --keep, passes a column on)"
             )
     for name in keep:
         if name not in columns:

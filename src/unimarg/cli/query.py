@@ -47,7 +47,11 @@ JointOption = Annotated[
 MostProbableOption = Annotated[bool, typer.Option("--most-probable", help="Report the most probable state of all variables.")]
 ExplainOption = Annotated[
     str | None,
-    typer.Option("--explain", metavar="NAME", help="Report which findings moved this variable: one pass of a model, or exactly."),
+    typer.Option(
+        "--explain",
+        metavar="NAME[=STATE]",
+        help="Report which findings moved this variable, or this state of it, else the one moved most: one pass of a model, or exactly.",
+    ),
 ]
 PlotOption = Annotated[Path | None, typer.Option("--plot", help="Draw the marginals too: .png, .svg or .pdf.")]
 
@@ -90,6 +94,8 @@ def query(
         _check_plot(plot, alone=not (joint or most_probable or explain))
     findings = findings_of(net, case, evidence or [])
     if explain:
+        if method not in ("auto", "um" if model else "exact"):
+            raise UsageError(f"--explain goes by one pass of a model, or exactly where a network is given: not by --method {method}")
         return _query_explain(model or net, findings, explain, memory, as_json)
     if method == "auto":
         from unimarg.query import only_question
@@ -209,8 +215,16 @@ def _query_explain(source: Network | Marginalizer, findings: dict[str, Any], nam
     from unimarg.marginalizer import Marginalizer
 
     by_model = isinstance(source, Marginalizer)
-    table = source.explain(findings, name) if by_model else explain(source, findings, name, memory=memory * 2**30)
+    names = source.net.names if by_model else source.names
+    target, _, state = (name, "", "") if name in names else name.partition("=")
+    table = (
+        source.explain(findings, target, state or None)
+        if by_model
+        else explain(source, findings, target, state or None, memory=memory * 2**30)
+    )
     if as_json:
         rows = [finite(row) for row in table.to_dict("records")]
-        return print(json.dumps({**table.attrs, "findings": rows, "evidence": findings}, indent=2))
-    return terminal.console().print(terminal.influence(table))
+        how = "um" if by_model else "exact"
+        return print(json.dumps({**table.attrs, "method": how, "findings": rows, "evidence": findings}, indent=2))
+    terminal.console().print(terminal.influence(table))
+    return terminal.console().print(f"[dim]{'one pass of the model: approximate' if by_model else 'exact'}[/dim]")

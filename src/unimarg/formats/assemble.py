@@ -93,6 +93,12 @@ def size_of(cards: Iterable[int], limit: int) -> int:
     return size
 
 
+def needed(cards: Iterable[int]) -> str:
+    """The product for an error message, if it is a number to be read."""
+    size = size_of(cards, 10**9)
+    return str(size) if size <= 10**9 else "more than a thousand million"
+
+
 def shown(text: str, length: int = 60) -> str:
     """A piece of the file for an error message: quoted, and short even if the file is hostile."""
     return repr(text if len(text) <= length else text[:length] + "...")

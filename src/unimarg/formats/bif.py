@@ -26,7 +26,7 @@ from typing import NoReturn
 import numpy as np
 
 from unimarg.errors import FormatError, closest
-from unimarg.formats.assemble import MAX_AXES, Node, build, floats, full_table, number_fault, shown, size_of
+from unimarg.formats.assemble import MAX_AXES, Node, build, floats, full_table, needed, number_fault, shown, size_of
 from unimarg.formats.source import Source, integer
 from unimarg.network import Floats, Mechanism, Network, NoisyMax, Table, Variable
 
@@ -301,7 +301,9 @@ class _Rows:
             if self.rows or self.default is not None:
                 self.fail(f"{child} has both a table and rows", offset)
             if len(cards) >= MAX_AXES or size_of(cards, len(self.table)) * card != len(self.table):
-                self.fail(f"the table of {child} has {len(self.table)} numbers, its states and parents need another count", offset)
+                self.fail(
+                    f"the table of {child} has {len(self.table)} numbers, its states and parents need {needed((*cards, card))}", offset
+                )
             return Table(_child_last(self.table, card, cards))
         count = size_of(cards, len(self.rows))
         if self.noisy_max and self.default is None and count > len(self.rows):

@@ -23,7 +23,7 @@ from itertools import pairwise
 import numpy as np
 
 from unimarg.errors import FormatError
-from unimarg.formats.assemble import MAX_AXES, Node, build, floats, full_table, identifiers, number_fault, shown, size_of
+from unimarg.formats.assemble import MAX_AXES, Node, build, floats, full_table, identifiers, needed, number_fault, shown, size_of
 from unimarg.formats.source import Source
 from unimarg.network import Floats, Network, Table, Variable
 
@@ -190,7 +190,9 @@ def _table(source: Source, child: str, cards: list[int], card: int, block: _Bloc
     numbers = [w for w in words if w != ";"]
     size = size_of((*cards, card), len(numbers))
     if size != len(numbers):
-        raise source.error(f"the data of {shown(child)} have {len(numbers)} numbers; its states and parents need another count", offset)
+        raise source.error(
+            f"the data of {shown(child)} have {len(numbers)} numbers; its states and parents need {needed((*cards, card))}", offset
+        )
     brackets = re.sub(r"[^()]", "", text)
     nested = brackets == _brackets(cards) and words[card :: card + 1].count(";") == size // card
     if not nested and (brackets != "()" or words[-1] != ";"):

@@ -26,7 +26,7 @@ from numpy.typing import ArrayLike
 from unimarg.errors import FormatError
 from unimarg.evidence import parse_evidence
 from unimarg.formats import files
-from unimarg.formats.assemble import MAX_AXES, Node, build, floats, full_table, number_fault, shown, size_of
+from unimarg.formats.assemble import MAX_AXES, Node, build, floats, full_table, needed, number_fault, shown, size_of
 from unimarg.formats.source import Source, integer
 from unimarg.network import ROW_SUM_TOLERANCE, Floats, Network, Table
 
@@ -182,7 +182,7 @@ def _child_axes(words: _Words, scopes: list[list[int]], starts: list[int], n: in
 def _factor(words: _Words, f: int, cards: list[int]) -> Floats:
     claimed = words.integer(f"the table size of factor {f}", 10**15)
     if claimed != size_of(cards, claimed):
-        raise words.error(f"the table of factor {f} has {claimed} entries; its variables need another count")
+        raise words.error(f"the table of factor {f} has {claimed} entries; its variables need {needed(cards)}")
     return words.numbers(claimed, f"the table of factor {f}").reshape(cards)
 
 

@@ -81,7 +81,9 @@ class Served:
         return self._all if targets is None else Writer(self.net, [self.net.find(t) for t in dict.fromkeys(targets)])
 
     def impossible(self, contradiction: int) -> ImpossibleEvidenceError:
-        return ImpossibleEvidenceError(f"the evidence is impossible: it leaves no state for {self.net.names[contradiction]!r}")
+        return ImpossibleEvidenceError(
+            f"the evidence is impossible: the findings together leave no state for {self.net.names[contradiction]!r}"
+        )
 
     def one_shot(self, marginals: bytes, seconds: float) -> bytes:
         """The JSON of an answer by one pass; the fields of ``Posterior.to_dict``."""
