@@ -58,6 +58,11 @@ class ImpossibleEvidenceError(EvidenceError):
     """The evidence has probability zero under the network."""
 
 
+def no_state_left(name: str) -> str:
+    """The sentence for evidence that is proven impossible at a variable."""
+    return f"the evidence is impossible: the findings together leave no state for {name!r}"
+
+
 class TooExpensiveError(UnimargError):
     """Exact inference was declined; ``predicted_bytes`` is what it would have needed."""
 

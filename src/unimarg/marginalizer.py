@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from unimarg.encoding import encode, one_hot
-from unimarg.errors import EvidenceError, ImpossibleEvidenceError, UsageError
+from unimarg.errors import EvidenceError, ImpossibleEvidenceError, UsageError, no_state_left
 from unimarg.evidence import Evidence, parse_evidence
 from unimarg.network import Floats, Network
 from unimarg.posterior import Posterior
@@ -145,7 +145,9 @@ class Marginalizer:
         seconds = (time.perf_counter() - start) / max(len(rows), 1)
         variables = [self.net.variables[i] for i in nodes]
         return [
-            self._without_error(row, nodes, seconds) if c < 0 else Posterior.failed(variables, "um", self._impossible(c), seconds)
+            self._without_error(row, nodes, seconds)
+            if c < 0
+            else Posterior.failed(variables, "um", no_state_left(self.net.names[c]), seconds)
             for row, c in zip(rows, contradiction.tolist(), strict=True)
         ]
 
@@ -201,10 +203,7 @@ class Marginalizer:
         if (contradiction >= 0).any():
             row = int(np.argmax(contradiction >= 0))
             where = f"row {row}: " if len(contradiction) > 1 else ""
-            raise ImpossibleEvidenceError(where + self._impossible(int(contradiction[row])))
-
-    def _impossible(self, node: int) -> str:
-        return f"the evidence is impossible: the findings together leave no state for {self.net.names[node]!r}"
+            raise ImpossibleEvidenceError(where + no_state_left(self.net.names[int(contradiction[row])]))
 
     def messages(self, evidence: Evidence) -> Floats:
         """lambda_i(k), ``[nodes, card]``, 0 for the first states."""

@@ -20,7 +20,7 @@ import numpy as np
 
 from unimarg.conditionals import Conditionals, Draft, Query
 from unimarg.counter import key_from_seed
-from unimarg.errors import ImpossibleEvidenceError, TooExpensiveError, UsageError, closest, whole_number
+from unimarg.errors import ImpossibleEvidenceError, TooExpensiveError, UsageError, closest, no_state_left, whole_number
 from unimarg.evidence import parse_evidence
 from unimarg.frame import Frame, frame_of
 from unimarg.importance import DEFAULT_SAMPLES, MAX_SAMPLES, Draw, Estimator, Limits, Weigh, chunk_size, sampler
@@ -194,7 +194,7 @@ class Asked:
         allowed = {i: self.query.likelihood[i : i + 1, : self.net.cards[i]] > 0 for i in support.touching}
         for i, possible in support.narrow(allowed).items():
             if not possible.any():
-                raise ImpossibleEvidenceError(f"the evidence is impossible: the findings together leave no state for {self.net.names[i]!r}")
+                raise ImpossibleEvidenceError(no_state_left(self.net.names[i]))
 
     # --- sampling
 

@@ -17,7 +17,7 @@ import numpy as np
 
 from unimarg.bulk.parts import Columns, Parts, check_output
 from unimarg.bulk.source import Batch, Source, open_source, states_of
-from unimarg.errors import EvidenceError, UnimargError, UsageError, closest
+from unimarg.errors import EvidenceError, UnimargError, UsageError, closest, no_state_left
 from unimarg.network import Network
 
 if TYPE_CHECKING:
@@ -116,7 +116,7 @@ class _Answers:
     def _by_model(self, states: np.ndarray, wrong: dict[int, str]) -> tuple[np.ndarray, dict[str, list[Any]]]:
         found, contradiction = self.model.answers_of_states(states)
         for r in np.flatnonzero(contradiction >= 0).tolist():
-            wrong[r] = f"the evidence is impossible: the findings together leave no state for {self.model.net.names[contradiction[r]]!r}"
+            wrong[r] = no_state_left(self.model.net.names[contradiction[r]])
         return (found if self.nodes == list(range(len(self.model.net))) else found[:, self.model.slots(self.nodes)]), {}
 
     def _one_by_one(self, states: np.ndarray, wrong: dict[int, str]) -> tuple[np.ndarray, dict[str, list[Any]]]:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import orjson
 
-from unimarg.errors import ImpossibleEvidenceError, UsageError
+from unimarg.errors import ImpossibleEvidenceError, UsageError, no_state_left
 from unimarg.evidence import Evidence, parse_evidence
 from unimarg.exact import exact
 from unimarg.inference import answer
@@ -81,9 +81,7 @@ class Served:
         return self._all if targets is None else Writer(self.net, [self.net.find(t) for t in dict.fromkeys(targets)])
 
     def impossible(self, contradiction: int) -> ImpossibleEvidenceError:
-        return ImpossibleEvidenceError(
-            f"the evidence is impossible: the findings together leave no state for {self.net.names[contradiction]!r}"
-        )
+        return ImpossibleEvidenceError(no_state_left(self.net.names[contradiction]))
 
     def one_shot(self, marginals: bytes, seconds: float) -> bytes:
         """The JSON of an answer by one pass; the fields of ``Posterior.to_dict``."""
