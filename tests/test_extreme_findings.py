@@ -74,3 +74,54 @@ def test_every_method_takes_any_scale(likelihood, method):
 def test_a_likelihood_too_large_to_be_summed(ask):
     with pytest.raises(EvidenceError, match=r"'xray' may be no more than 1e\+300: divide all of it"):
         ask({"xray": [1e308, 1.5e308]})
+
+
+def one_cause(findings: int, hit: float) -> tuple[um.Network, dict[str, str]]:
+    """Half of the findings speak for their cause and half against it: what is left is the prior, .3 and .7."""
+    names = [f"f{j}" for j in range(findings)]
+    tables: dict[str, object] = {"a": [0.3, 0.7]} | {name: [[hit, 1 - hit], [1 - hit, hit]] for name in names}
+    net = um.Network([um.Variable(n) for n in tables], {name: ["a"] for name in names}, tables)  # pyright: ignore[reportArgumentType]
+    return net, {name: "yes" if j < findings // 2 else "no" for j, name in enumerate(names)}
+
+
+@pytest.mark.parametrize(("findings", "hit"), [(240, 0.99), (400, 0.99), (2000, 0.9)])
+@pytest.mark.parametrize("method", ["lookahead", "prior", "adaptive"])
+def test_hundreds_of_findings_for_and_against_one_cause(method, findings, hit):
+    net, given = one_cause(findings, hit)
+    found = um.infer(net, given, ["a"], method=method, samples=1 << 14, target_error=None)
+    assert found.status == "ok"
+    assert abs(found["a"]["no"] - 0.3) < 4 * found.error("a")["no"] < 0.002
+    right = findings // 2 * (math.log(hit) + math.log(1 - hit))
+    assert abs(found.log_evidence - right) < 4 * found.log_evidence_error < 0.002
+
+
+def test_samples_of_a_posterior_of_hundreds_of_findings():
+    net, given = one_cause(400, 0.99)
+    drawn = um.sample_posterior(net, given, 1000, method="lookahead", targets=["a"])
+    assert abs((drawn["a"] == "no").mean() - 0.3) < 4 * math.sqrt(0.3 * 0.7 / 1000)
+
+
+@pytest.mark.parametrize("strength", [50, 700])
+def test_messages_of_more_range_than_a_number_has(strength):
+    """Findings below x say no by e^strength, which x tells r; those below r say yes by e to the strength less log 3."""
+    hit = 1 / (1 + math.exp(-1.0))
+    below, beside = [f"f{j}" for j in range(strength)], [f"g{j}" for j in range(strength)]
+    tables: dict[str, object] = {"r": [0.5, 0.5], "x": [[1.0, 0.0], [0.0, 1.0]], "y": [[0.75, 0.25], [0.25, 0.75]]}
+    tables |= {name: [[hit, 1 - hit], [1 - hit, hit]] for name in (*below, *beside)}
+    parents = {"x": ["r"], "y": ["r"]} | {name: ["x"] for name in below} | {name: ["r"] for name in beside}
+    net = um.Network([um.Variable(n) for n in tables], parents, tables)  # pyright: ignore[reportArgumentType]
+    given = {"y": "no"} | dict.fromkeys(below, "no") | dict.fromkeys(beside, "yes")
+    found = um.infer(net, given, ["r", "x"], method="lookahead", samples=1 << 14, target_error=None)
+    assert found.status == "ok"
+    for name in ("r", "x"):
+        assert abs(found[name]["no"] - 0.75) < 4 * found.error(name)["no"] < 0.001
+
+
+def test_the_error_of_evidence_knows_of_light_samples():
+    """A rare state that weighs less, of which every net may hold the same number."""
+    r = 0.02724854
+    net = um.Network([um.Variable("a"), um.Variable("b")], {"b": ["a"]}, {"a": [1 - r, r], "b": [[0.7, 0.3], [0.88, 0.12]]})
+    right = math.log((1 - r) * 0.3 + r * 0.12)
+    for seed in range(20):
+        found = um.infer(net, {"b": "yes"}, method="prior", seed=seed)
+        assert abs(found.log_evidence - right) < 4 * found.log_evidence_error < 0.001

@@ -326,3 +326,10 @@ def test_joint_of_a_model():
     found = model.joint({"dysp": "yes"}, ["lung", "bronc"], method="hybrid", beta=0.1, samples=1 << 14, target_error=None)
     truth = um.joint(ASIA, {"dysp": "yes"}, ["lung", "bronc"])
     assert (np.abs(found["probability"] - truth["probability"]) <= 4.5 * found["std_error"]).all()
+
+
+@pytest.mark.parametrize("name", ["probability", "std_error"])
+def test_a_variable_that_is_called_as_a_column_is_refused(name):
+    net = um.Network([um.Variable(name), um.Variable("x")], {"x": [name]}, {name: [0.9, 0.1], "x": [[0.5, 0.5], [0.1, 0.9]]})
+    with pytest.raises(um.errors.UsageError, match=f"column {name} of its own"):
+        um.joint(net, {}, [name, "x"])

@@ -267,3 +267,10 @@ def sample(net: AnyNetwork, n: int, seed: int = 0, chunk: int | None = None) -> 
         out[:, done : done + len(piece)] = piece.T
         done += len(piece)
     return (np.empty((len(net), 0), dtype=np.int8) if out is None else out).T
+
+
+def add_precisely(total: jax.Array, lost: jax.Array, gain: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """total + gain, and what rounding added to it, to be taken off next time (Kahan 1965): thousands of findings add up to thousands."""
+    gain = gain - lost
+    now = total + gain
+    return now, jnp.where(now > -jnp.inf, (now - total) - gain, 0)

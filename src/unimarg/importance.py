@@ -53,6 +53,7 @@ SCORE = 3.0  # a z-score that should be as seldom as a normal one
 EVENTS = 100  # sum of D^2 from which a factor is fitted freely
 TINY = 1e-300
 ROUNDING = 1e-6  # of probabilities in float32, summed, relative to them
+OF_LOGARITHMS = 2.0**-23  # of log weights in float32, and of the tables' logarithms that they are sums of, relative to log P(e)
 SAMPLES_PER_WITNESS, LEAST_WITNESSES = 4, 5 << 10
 DOUBT = 2.0  # times the variance that the samples show: what witnesses tell is believed from here on, below it is mostly noise
 WITNESSES = 0x517E55  # their stream of random numbers
@@ -222,8 +223,13 @@ class Estimator:
         if total.w <= 0:
             return math.inf
         square, apart = (m.weights.about(total.w / total.samples) / total.w**2 for m in (moments, total.by_sample))
-        few = FEW * max(total.heaviest - 1 / total.samples, 0.0)
-        return math.sqrt(max(square * factor, min(apart, few**2)))
+        few = FEW * max(total.heaviest - 1 / total.samples, 1 / total.samples - total.lightest)
+        return max(math.sqrt(max(square * factor, min(apart, few**2))), self._rounding)
+
+    @property
+    def _rounding(self) -> float:
+        """Of weights, relative to them."""
+        return OF_LOGARITHMS * abs(self.total.log_evidence)
 
     @property
     def _independent(self) -> tuple[Moments, float]:
@@ -280,7 +286,7 @@ class Estimator:
         few, counted = (np.where(even, UNSEEN, FEW) * heavy) ** 2, mean * (1 - mean) / total.ess
         rare = np.where(even, apart < RARE * heavy**2, np.minimum(mean, 1 - mean) < RARE * heavy)
         square = np.where(rare, np.maximum(square, 0) + few, np.maximum(square, np.minimum(counted, few))) + beyond
-        least = ROUNDING * np.maximum(mean, self._open)
+        least = max(ROUNDING, self._rounding) * np.maximum(mean, self._open)
         self._beyond = float(beyond.max(initial=0))
         return mean, np.clip(np.sqrt(square), least, 1)
 

@@ -28,7 +28,7 @@ import numpy as np
 from jax import lax
 from numpy.typing import NDArray
 
-from unimarg.compiled import ONE_CORE, log_p_of_block
+from unimarg.compiled import ONE_CORE, add_precisely, log_p_of_block
 from unimarg.counter import Key
 from unimarg.encoding import Encoding, encode
 from unimarg.evidence import Evidence
@@ -123,7 +123,7 @@ def sequential_draw(
         fixed = None if forced is None else lax.dynamic_slice_in_dim(forced, number.astype(jnp.int32) * block, block, axis=1)
 
         def step(carry: tuple[jax.Array, ...], now: tuple[Schedule, Layer, Findings, jax.Array]) -> tuple[tuple[jax.Array, ...], Any]:
-            before, states, log_weight = carry
+            before, states, log_weight, lost = carry
             schedule, mine, known, points = now
             high, low = numbers.words(schedule.nodes[0], points)
             which = schedule.kind + len(layout.kinds) * (known.observed >= 0)
@@ -131,12 +131,12 @@ def sequential_draw(
             node = _Node(schedule.position, mine, known, before, states, high, low, state)
             state, gain, log_q, rows = lax.switch(which, branches, node)
             states = lax.dynamic_update_slice(states, state.astype(layout.dtype)[None], (schedule.start, 0))
-            return (_grown(before, state, rows), states, log_weight + gain), (log_q if densities else None)
+            return (_grown(before, state, rows), states, *add_precisely(log_weight, lost, gain)), (log_q if densities else None)
 
-        begin = (start, jnp.zeros((layout.rows, block), layout.dtype), jnp.zeros(block))
+        begin = (start, jnp.zeros((layout.rows, block), layout.dtype), jnp.zeros(block), jnp.zeros(block))
         points = jnp.zeros((layout.rows, BITS), jnp.uint32) if columns is None else columns
         each = (arrays.schedule, Layer(jnp.zeros(layout.rows), *layer[1:]), findings, points)
-        (_, states, log_weight), log_q = lax.scan(step, begin, each)
+        (_, states, log_weight, _), log_q = lax.scan(step, begin, each)
         return states, log_weight, log_q
 
     states, log_weight, log_q = lax.map(walk, lax.iota(jnp.uint32, n // block))

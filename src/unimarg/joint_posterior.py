@@ -229,6 +229,8 @@ def joint_table(net: Network, model: Marginalizer | None, evidence: Any, names: 
     names = [net.names[i] for i in net.find_all([] if names is None else names, "the variables of a joint marginal")]
     if not names or len(set(names)) < len(names):
         raise UsageError(f"a joint marginal needs a list of different names, not {names!r}")
+    if taken := {"probability", "std_error"} & set(names):
+        raise UsageError(f"the table of a joint marginal has a column {min(taken)} of its own: give the variable of that name another")
     cards = [net.variables[net.index[name]].card for name in names]
     if math.prod(cards) > MOST_COMBINATIONS:
         raise UsageError(

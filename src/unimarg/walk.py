@@ -31,7 +31,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from unimarg.compiled import FEW_STATES, ONE_CORE, log_p_of_steps, noisy_steps
+from unimarg.compiled import FEW_STATES, ONE_CORE, add_precisely, log_p_of_steps, noisy_steps
 from unimarg.conditionals import (
     NOISY,
     PLAIN_NOISY,
@@ -92,7 +92,7 @@ def steps_of_walk(
     numbers = Numbers.make(key, first, n, leading)
 
     def body(t: jax.Array, carry: Any) -> Any:
-        states, log_w, kept, sums, origin = carry
+        states, log_w, lost, kept, sums, origin = carry
         now: Step = jax.tree.map(lambda a: lax.dynamic_index_in_dim(a, t, 0, keepdims=False), given.steps)
         columns = lax.dynamic_index_in_dim(given.columns, now.points, 0, keepdims=False)
         here = Here(given, now, states, sums, partial(numbers.words, now.number, columns))
@@ -109,15 +109,17 @@ def steps_of_walk(
             kept = lax.dynamic_update_slice(kept, new.astype(shape.dtype)[None], (t, 0))
         else:
             origin = Origin(lax.dynamic_update_slice(origin.rows, row[None], (now.node, 0)), _kept(now, q, origin.formula))
-        return states, log_w + gain, kept, None if sums is None else _settle(given.edges, now, new, sums), origin
+        log_w, lost = add_precisely(log_w, lost, gain)
+        return states, log_w, lost, kept, None if sums is None else _settle(given.edges, now, new, sums), origin
 
     sums = None if given.edges is None else jnp.broadcast_to(given.edges.start[:, None], (len(given.edges.start), n))
     kept = jnp.zeros((len(given.steps.node), n), shape.dtype) if keep else None
     origin = None
     if not keep:
         origin = Origin(jnp.zeros((shape.nodes, n), jnp.int32), jnp.zeros((shape.formulas, n)))
-    begin = (jnp.zeros((shape.nodes, n), shape.dtype), jnp.zeros(n), kept, sums, origin)
-    return lax.fori_loop(0, given.drawn if turns is None else turns, body, begin)
+    begin = (jnp.zeros((shape.nodes, n), shape.dtype), jnp.zeros(n), jnp.zeros(n), kept, sums, origin)
+    states, log_w, _, *rest = lax.fori_loop(0, given.drawn if turns is None else turns, body, begin)
+    return states, log_w, *rest
 
 
 _walk = jax.jit(steps_of_walk, static_argnames=("shape", "n", "keep"), compiler_options=ONE_CORE)

@@ -88,7 +88,8 @@ class Weighted:
     by_sample: Moments = field(init=False)
     by_net: Moments = field(init=False)
     centre: Floats = field(init=False)  # [nodes, card]
-    largest: Floats = field(default_factory=lambda: np.zeros(0))
+    largest: Floats = field(default_factory=lambda: np.zeros(0))  # log weights
+    smallest: float = math.inf  # likewise
 
     def __post_init__(self) -> None:
         self.centre, self.sums = np.zeros((self.nodes, self.card)), np.zeros((self.nodes, self.card, 2))
@@ -111,6 +112,7 @@ class Weighted:
         self.by_net.add(old, new, nets, sums[..., 2 + SECOND :], self.centre)
         self.top = scale
         keep = tail_size(self.samples) + 1
+        self.smallest = min(self.smallest, float(log_w.min(initial=math.inf)))
         together = np.concatenate([self.largest, log_w])
         self.largest = np.partition(together, len(together) - keep)[-keep:] if len(together) > keep else together
 
@@ -126,6 +128,11 @@ class Weighted:
     def heaviest(self) -> float:
         """The share of a heavy sample in the sum of all weights: the mean of the HEAVIEST."""
         return float(np.exp(np.sort(self.largest)[-HEAVIEST:] - self.top).mean()) / self.w
+
+    @property
+    def lightest(self) -> float:
+        """Likewise of the lightest sample."""
+        return math.exp(self.smallest - self.top) / self.w
 
     @property
     def log_evidence(self) -> float:

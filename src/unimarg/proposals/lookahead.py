@@ -38,7 +38,8 @@ NEGLIGIBLE = 1e-3, 0.1  # variance of a factor relative to its squared mean, and
 FEW_PARENTS = 2  # a noisy-max with no more of them unobserved stays a table
 EXPECTED = 3.0  # nodes of a sample that are drawn from t_v / Z, among those that heard of averages
 DEFENCE = 0.05, 0.25  # the least and the most of its share in a conditional
-TINY = 1e-300
+TINY, SMALL = 1e-300, 1e-200
+RANGE = 400.0  # of the logarithms of a message
 
 
 class Factor(NamedTuple):
@@ -175,12 +176,10 @@ class _Sweep:
         room = self._room()
         union, factors = self._fit(v, own, room)
         target = align(own, union)
-        product = target
-        for f in factors:
-            product = product * align(f, union)
+        product, scale = multiplied([target, *(align(f, union) for f in factors)])
         heard = product if v in self.chain else product * self._noisy_children(v)
         cut = any(f.cut for f in factors)
-        self._send(Factor(union[:-1], over_states(heard), cut))
+        self._send(Factor(union[:-1], over_states(heard), cut), scale)
         self.exact &= not cut
         if v not in self.chain:
             self.products[v] = product
@@ -222,15 +221,13 @@ class _Sweep:
             return
         room = self._room()
         union, messages = self._fit(i, Factor((i,), np.ones(k)), room)
-        f = np.ones([self.cards[u] for u in union])
-        for g in messages:
-            f = f * align(g, union)
+        f, scale = multiplied([np.ones([self.cards[u] for u in union]), *(align(g, union) for g in messages)])
         if messages and f.size <= room:
             self.free -= 2 * f.size
             self._set_table(i, union, f, np.ones_like(f))
         f = f * self._noisy_children(i) * self.query.likelihood[i, :k]
-        self._send(Factor(union[:-1], f @ self.weights[i], True))
-        below = self._average(Factor(union, f), union[:-1]).values
+        self._send(Factor(union[:-1], f @ self.weights[i], True), scale)
+        below = self._average(Factor(union, f), union[:-1]).values  # of rows that may have lost their scale
         self.below[self.frame.noisy_number[i], :k] = below / max(below.max(), TINY)
 
     # --- hidden large noisy-max nodes, seen from their parents
@@ -355,11 +352,42 @@ class _Sweep:
             self.joint[variables] = (self._weights(variables[:-1])[:, None] * self.weights[variables[-1]]).ravel()
         return self.joint[variables]
 
-    def _send(self, f: Factor) -> None:
-        if f.scope:
-            top = f.values.max()
-            if top > 0:
-                self.waiting.setdefault(f.scope[-1], []).append(f._replace(values=f.values / top))
+    def _send(self, f: Factor, scale: Floats | None = None) -> None:
+        """To the last of its variables; ``scale`` as of ``multiplied``: what has a wider range than a number goes in several pieces."""
+        top = f.values.max()
+        if not f.scope or top <= 0:
+            return
+        waiting = self.waiting.setdefault(f.scope[-1], [])
+        if scale is None:
+            waiting.append(f._replace(values=f.values / top))
+            return
+        with np.errstate(divide="ignore"):
+            log = np.log(f.values) + scale
+        log = log - log.max()
+        waiting.append(f._replace(values=np.where(f.values > 0, np.exp(np.maximum(log, -RANGE)), 0.0)))
+        left = np.where(f.values > 0, np.minimum(log + RANGE, 0.0), 0.0)
+        if left.any():
+            self._send(f._replace(values=np.ones_like(left)), left)
+
+
+def multiplied(factors: list[Floats]) -> tuple[Floats, Floats | None]:
+    """Their product; where that would fall out of a number's range the product over each row's largest, and the logs of those.
+
+    What is possible stays so. Hundreds of findings of one cause, some for and some against, would else leave nothing of any of its states.
+    """
+    product = factors[0]
+    for f in factors[1:]:
+        product = product * f
+    if product.min() > SMALL:
+        return product, None
+    possible = np.logical_and.reduce(np.broadcast_arrays(*(f > 0 for f in factors)))
+    if not (product <= SMALL)[possible].any():
+        return product, None
+    with np.errstate(divide="ignore"):
+        log = sum((np.log(f) for f in factors[1:]), np.log(factors[0]))
+    top = log.max(axis=-1)
+    top = np.where(top > -np.inf, top, 0.0)
+    return np.where(possible, np.maximum(np.exp(log - top[..., None]), TINY), 0.0), top
 
 
 def _varies(square: float, most: float) -> bool:
