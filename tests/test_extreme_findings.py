@@ -59,6 +59,36 @@ def test_exact_ors_keep_the_digits_of_what_is_all_but_impossible(x):
     assert um.exact(net, {"s": "yes"}).log_evidence == pytest.approx(math.log(x), abs=1e-9)
 
 
+def rare_middle(x: float) -> um.Network:
+    """The middle state of b is reached by its leak alone, beside a lower one 1 / x times as likely."""
+    variables = [um.Variable("a"), um.Variable("b", ("0", "1", "2")), um.Variable("c")]
+    b = um.NoisyMax([0.4, x, 0.6 - x], [[[1, 0, 0], [0.9, 0, 0.1]]])
+    return um.Network(variables, {"b": ["a"], "c": ["b"]}, {"a": [0.5, 0.5], "b": b, "c": [[0.5, 0.5], [0.2, 0.8], [0.3, 0.7]]})
+
+
+@pytest.mark.parametrize("x", [1e-14, 1e-18, 1e-30])
+def test_a_rare_middle_state_of_a_noisy_max_is_possible(x):
+    net = rare_middle(x)
+    assert um.exact(net, {"b": "1"}).log_evidence == pytest.approx(math.log(x * 0.95), abs=1e-12)
+    assert um.exact(net, {"b": "1", "a": "yes"}).log_evidence == pytest.approx(math.log(x * 0.45), abs=1e-12)
+    for given, p in (({"b": "1"}, 0.5), ({"b": "1", "a": "yes"}, 0.45)):
+        best = um.most_probable(net, given)
+        assert best.log_probability == pytest.approx(math.log(x * p * 0.8), abs=1e-12)
+        assert best.assignment["c"] == "yes"
+    for method in ("prior", "lookahead", "adaptive"):
+        found = um.infer(net, {"b": "1"}, method=method, samples=4096)
+        assert found.log_evidence == pytest.approx(math.log(x * 0.95), abs=4 * found.log_evidence_error + 1e-5)
+
+
+@pytest.mark.parametrize("suffix", ["bif", "xmlbif", "net", "uai", "xdsl"])
+def test_a_rare_middle_state_survives_a_file(suffix, tmp_path):
+    net = rare_middle(1e-18)
+    um.save(net, tmp_path / f"a.{suffix}")
+    again = um.load(tmp_path / f"a.{suffix}")
+    log_p = again.log_probability(np.array([[0, 1, 0], [1, 1, 1]]))
+    np.testing.assert_allclose(log_p, np.log([0.5 * 1e-18 * 0.2, 0.5 * 0.9e-18 * 0.8]), rtol=1e-13)
+
+
 @pytest.mark.parametrize("likelihood", [[1e-50, 1.0], [1e300, 1e290], [1e-300, 1e-290]])
 @pytest.mark.parametrize("method", ["um", "independent", "hybrid", "message", "prior", "lookahead"])
 def test_every_method_takes_any_scale(likelihood, method):

@@ -1,3 +1,4 @@
+from fractions import Fraction
 from itertools import pairwise
 
 import numpy as np
@@ -51,6 +52,44 @@ def test_noisy_max_by_hand():
 def test_noisy_max_keeps_small_probabilities():
     rows = NoisyMax([1 - 1e-18, 1e-18], [[[1, 0], [1 - 1e-12, 1e-12]]]).rows(np.array([[0], [1]]))
     np.testing.assert_allclose(rows[:, 1], [1e-18, 1e-12 + 1e-18], rtol=1e-12)
+
+
+def rare_rows(rng: np.random.Generator, rows: int, card: int) -> np.ndarray:
+    """Entries down to 1e-20 beside large ones and zeros, in any order."""
+    p = 10 ** -rng.uniform(0, 20, (rows, card)) * (rng.random((rows, card)) < 0.7)
+    p[np.arange(rows), rng.integers(card, size=rows)] += 0.5
+    return p / p.sum(axis=1, keepdims=True)
+
+
+def max_by_enumeration(leak: np.ndarray, contributions: list[np.ndarray]) -> np.ndarray:
+    """``[configurations, card]`` of fractions: every state so far with every effect of the next cause, nothing rounded."""
+    table = [[Fraction(x) for x in leak.tolist()]]
+    for rows in contributions:
+        effects = [[Fraction(x) for x in row] for row in rows.tolist()]
+        wider = []
+        for p in table:
+            for q in effects:
+                new = [Fraction(0)] * len(leak)
+                for a, x in enumerate(p):
+                    for b, y in enumerate(q):
+                        new[max(a, b)] += x * y
+                wider.append(new)
+        table = wider
+    return np.array(table)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_no_state_of_a_noisy_max_is_lost(seed):
+    rng = np.random.default_rng(seed)
+    card, cards = int(rng.integers(2, 6)), rng.integers(2, 5, size=rng.integers(1, 6)).tolist()
+    contributions = [np.vstack([np.eye(card)[0], rare_rows(rng, k - 1, card)]) for k in cards]
+    m = NoisyMax(rare_rows(rng, 1, card)[0], contributions)
+    truth = max_by_enumeration(m.leak, contributions)
+    for found in (m.expand().reshape(-1, card), m.rows(np.array(list(np.ndindex(*cards))))):
+        assert ((found == 0) == (truth == 0)).all()
+        assert not np.signbit(found).any()  # a file would show -0.0
+        off = [abs(Fraction(x) / t - 1) for x, t in zip(found.ravel().tolist(), truth.ravel(), strict=True) if t]
+        assert max(off) < 1e-12
 
 
 def test_expanded_noisy_max_equals_its_rows():

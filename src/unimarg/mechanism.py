@@ -9,7 +9,7 @@ States ascend from the neutral ("absent") one. A NoisyMax is never expanded to a
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TypeAlias
@@ -95,22 +95,28 @@ class NoisyMax:
         return (self.card - 1) * (1 + sum(c.shape[0] - 1 for c in self.contributions))
 
     @cached_property
+    def steps(self) -> tuple[Floats, tuple[Floats, ...]]:
+        """``steps_of`` the leak ``[card - 1]`` and of each contribution ``[parent_card, card - 1]``; given pa, those of X are their sum."""
+        return self._of_each(steps_of)
+
+    @cached_property
     def log_cdfs(self) -> tuple[Floats, tuple[Floats, ...]]:
         """log L(k) ``[card]`` and log F_j(k | pa_j) ``[parent_card, card]``, exactly 0 at the last state."""
-        return _log_cdf(self.leak), tuple(_log_cdf(c) for c in self.contributions)
+        return self._of_each(_log_cdf)
+
+    def _of_each(self, of: Callable[[Floats], Floats]) -> tuple[Floats, tuple[Floats, ...]]:
+        """Of the leak and of each contribution, all rows at once."""
+        leak, *effects = np.split(of(np.concatenate([self.leak[None], *self.contributions])), np.cumsum([1, *self.parent_cards[:-1]]))
+        return leak[0], tuple(effects) if self.contributions else ()
 
     def rows(self, parent_states: Ints) -> Floats:
-        """P(X = . | pa) for parent states ``[n, parents]``, as ``[n, card]``.
-
-        P(X = k) = exp(S_k) - exp(S_{k-1}), taken as -exp(S_k) expm1(S_{k-1} - S_k) so that small
-        differences keep their digits.
-        """
+        """P(X = . | pa) for parent states ``[n, parents]``, as ``[n, card]``."""
         parent_states = np.asarray(parent_states).reshape(len(parent_states), len(self.contributions))
-        leak, factors = self.log_cdfs
+        leak, effects = self.steps
         sums = np.tile(leak, (len(parent_states), 1))
-        for j, factor in enumerate(factors):
-            sums += factor[parent_states[:, j]]
-        return pmf_from_log_cdf(sums)
+        for j, effect in enumerate(effects):
+            sums += effect[parent_states[:, j]]
+        return pmf_from_steps(sums)
 
     def expand(self, limit: int = MAX_EXPANDED) -> Floats:
         """The full table ``[*parent_cards, card]``, if it has no more than ``limit`` entries."""
@@ -119,12 +125,11 @@ class NoisyMax:
             raise NetworkError(
                 f"a noisy-max with {len(self.contributions)} parents would need a table of {size:.3g} entries; the limit is {limit}"
             )
-        leak, factors = self.log_cdfs
-        sums = leak
-        for j, factor in enumerate(factors):
-            sums = sums[..., None, :] + factor
+        sums, effects = self.steps
+        for j, effect in enumerate(effects):
+            sums = sums[..., None, :] + effect
             assert sums.ndim == j + 2
-        return pmf_from_log_cdf(sums)
+        return pmf_from_steps(sums)
 
     def __eq__(self, other: object) -> bool:
         return (
@@ -148,6 +153,31 @@ def NoisyOr(leak: float, contributions: Sequence[float]) -> NoisyMax:  # noqa: N
     [[0.9, 0.1], [0.18, 0.82]]
     """
     return NoisyMax([1 - leak, leak], [[[1.0, 0.0], [1 - c, c]] for c in contributions])
+
+
+def steps_of(pmf: Floats) -> Floats:
+    """log P(X < k) - log P(X <= k) = log(1 - P(X = k | X <= k)) for k = 1 .. card-1 along the last axis; 0 where both are impossible.
+
+    From the shares themselves: as a difference of cumulative probabilities, a state that is rare beside those before it would be lost.
+
+    >>> steps_of(np.array([0.5, 1e-20, 0.5])).tolist()
+    [-2e-20, -0.6931471805599453]
+    """
+    cdf = np.cumsum(pmf, axis=-1)
+    before, upto = cdf[..., :-1], cdf[..., 1:]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        share = np.divide(pmf[..., 1:], upto, out=np.zeros_like(upto), where=upto > 0)
+        return np.where(share < 0.5, np.log1p(-share), np.log(before / upto))
+
+
+def pmf_from_steps(steps: Floats) -> Floats:
+    """P(X = k) from sums of ``steps_of``, which have one sign, so that nothing cancels."""
+    out = np.empty((*steps.shape[:-1], steps.shape[-1] + 1))
+    out[..., -1] = 1.0
+    for k in range(steps.shape[-1], 0, -1):  # out[..., k] is P(X <= k) so far
+        np.multiply(out[..., k], np.exp(steps[..., k - 1]), out=out[..., k - 1])
+        out[..., k] *= 0.0 - np.expm1(steps[..., k - 1])  # not -0.0 where there is no step
+    return out
 
 
 def pmf_from_log_cdf(sums: Floats) -> Floats:

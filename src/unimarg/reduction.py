@@ -23,7 +23,7 @@ import numpy as np
 
 from unimarg.errors import ImpossibleEvidenceError
 from unimarg.evidence import Evidence
-from unimarg.mechanism import pmf_from_log_cdf
+from unimarg.mechanism import pmf_from_steps
 from unimarg.network import Floats, Mechanism, Network, NoisyMax, Table, Variable
 from unimarg.relevance import ancestors, connected
 
@@ -177,12 +177,11 @@ def _sliced(net: Network, known: Mapping[int, int], i: int) -> tuple[tuple[int, 
         return free, mechanism
     if isinstance(mechanism, Table):
         return free, Table(mechanism.probabilities[tuple(known.get(p, slice(None)) for p in parents)])
-    log_leak, factors = mechanism.log_cdfs
-    for p, f in zip(parents, factors, strict=True):
+    steps, effects = mechanism.steps
+    for p, effect in zip(parents, effects, strict=True):
         if p in known:
-            log_leak = log_leak + f[known[p]]
-    # the maximum guards against a difference of equal numbers that rounds below zero
-    leak = np.maximum(pmf_from_log_cdf(log_leak), 0.0)
+            steps = steps + effect[known[p]]
+    leak = pmf_from_steps(steps)
     return free, NoisyMax(leak, [c for p, c in zip(parents, mechanism.contributions, strict=True) if p not in known])
 
 
