@@ -80,6 +80,16 @@ def test_a_rare_middle_state_of_a_noisy_max_is_possible(x):
         assert found.log_evidence == pytest.approx(math.log(x * 0.95), abs=4 * found.log_evidence_error + 1e-5)
 
 
+@pytest.mark.parametrize("causes", [6, 14])
+@pytest.mark.parametrize("method", ["prior", "lookahead", "adaptive"])
+def test_sampling_sees_a_rare_middle_state_in_chains_and_large_nodes(method, causes):
+    names = [f"r{j}" for j in range(causes)]
+    tables = {n: [0.5, 0.5] for n in names} | {"b": um.NoisyMax([0.4, 1e-18, 0.6], [[[1, 0, 0], [0.9, 0, 0.1]]] * causes)}
+    net = um.Network([*map(um.Variable, names), um.Variable("b", ("0", "1", "2"))], {"b": names}, tables)  # pyright: ignore[reportArgumentType]
+    found = um.infer(net, {"b": "1"}, method=method, samples=4096)
+    assert found.log_evidence == pytest.approx(math.log(1e-18) + causes * math.log(0.95), abs=4 * found.log_evidence_error + 1e-4)
+
+
 @pytest.mark.parametrize("suffix", ["bif", "xmlbif", "net", "uai", "xdsl"])
 def test_a_rare_middle_state_survives_a_file(suffix, tmp_path):
     net = rare_middle(1e-18)

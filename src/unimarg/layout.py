@@ -267,14 +267,6 @@ def _table_blocks(net: Network, kind: Kind, blocks: list[list[int]], row: np.nda
 # --- noisy-max
 
 
-def _cdf_steps(log_cdf: Floats, card: int) -> Floats:
-    """D_k = log F(k-1) - log F(k) for k = 1 .. card-1, 0 where both are impossible or k is padding."""
-    with np.errstate(invalid="ignore"):
-        steps = np.where(np.isneginf(log_cdf[..., 1:]), 0.0, log_cdf[..., :-1] - log_cdf[..., 1:])
-    pad = [(0, 0)] * (steps.ndim - 1) + [(0, card - 1 - steps.shape[-1])]
-    return np.pad(steps, pad)
-
-
 def noisy_blocks(net: Network, kind: Kind, blocks: list[list[int]], row: np.ndarray, width: int) -> NoisyBlocks:
     turns = [-(-max(len(net.parents[i]) for i in nodes) // TURN) for nodes in blocks]
     wide = [-(-max(sum(k > 2 for k in net.mechanisms[i].parent_cards) for i in nodes) // TURN) for nodes in blocks]
@@ -286,11 +278,11 @@ def noisy_blocks(net: Network, kind: Kind, blocks: list[list[int]], row: np.ndar
         for w, i in enumerate(nodes):
             m = net.mechanisms[i]
             assert isinstance(m, NoisyMax)
-            log_leak, log_factors = m.log_cdfs
-            leak[b, w] = _cdf_steps(log_leak, kind.card)
+            own, effects = m.steps
+            leak[b, w, : m.card - 1] = own
             for slot, j in enumerate(parent_order(m)):
                 parents[b, w, slot] = row[net.parents[i][j]]
-                steps[b, w, slot, : len(log_factors[j]) - 1] = _cdf_steps(log_factors[j], kind.card)[1:]
+                steps[b, w, slot, : len(effects[j]) - 1, : m.card - 1] = effects[j][1:]
     return NoisyBlocks(_ints(turns), _ints(wide), _ints(parents), jnp.asarray(leak), jnp.asarray(steps))
 
 

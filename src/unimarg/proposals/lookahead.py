@@ -28,7 +28,7 @@ import numpy as np
 from unimarg.conditionals import Draft, Edges, Link, Query, normalised, pad_rows
 from unimarg.frame import Frame, range_over_rows
 from unimarg.layout import over_states, running_sums
-from unimarg.mechanism import NoisyMax, pmf_from_log_cdf
+from unimarg.mechanism import NoisyMax, pmf_from_steps, steps_of
 from unimarg.network import Floats, Ints
 from unimarg.proposals.expected import axis_by_axis, expected, to_causes
 
@@ -146,18 +146,17 @@ class _Sweep:
         if 2 * promised > self.frame.capacity - self.draft.used:
             return []
         self.promised = promised
-        leak, effects = m.log_cdfs
+        leak, effects = m.steps
         start = leak + sum((effects[j][self.state[p]] for j, p in enumerate(parents) if p in self.state), np.zeros(len(leak)))
         reached, before, out = start, -1, []
         for j in unknown:
-            table = _link(effects[j][:, :card], start[:card] if before < 0 else None)
+            table = _link(m.contributions[j][:, :card]) if before >= 0 else pmf_from_steps(effects[j] + start)[:, :card]
             if j == unknown[-1]:
                 table = table * self.query.likelihood[c, :card]
-            with np.errstate(divide="ignore"):
-                reached = reached + np.log(self.weights[parents[j]] @ np.exp(effects[j]))
+            reached = reached + steps_of(self.weights[parents[j]] @ m.contributions[j])
             v = len(self.cards)
             self.cards.append(card)
-            self.weights.append(normalised(pmf_from_log_cdf(reached)[:card]))  # P(y_j), parents as expected
+            self.weights.append(normalised(pmf_from_steps(reached)[:card]))  # P(y_j), parents as expected
             self.chain[v] = (c, Factor((parents[j], v) if before < 0 else (before, parents[j], v), table))
             out.append((parents[j], v))
             before = v
@@ -255,7 +254,8 @@ class _Sweep:
             mean = np.log(np.maximum((np.exp(_summed(effect)[..., :-1]) * weight[..., None]).sum(axis=1), TINY))
         self.expected = mean - np.pad(mean[:, 1:], ((0, 0), (0, 1)))
         np.add.at(self.start, child, self.expected)
-        self.child_given = pmf_from_log_cdf(_summed((self.start[child] - self.expected)[:, None] + effect))
+        others = np.minimum(self.start[child] - self.expected, 0.0)  # rounding must not make mass negative
+        self.child_given = pmf_from_steps(others[:, None] + effect)
 
     def _noisy_children(self, i: int) -> Floats:
         """What hidden large noisy-max children say of node i's states, the other parents as expected: ``[card]``."""
@@ -401,14 +401,10 @@ def _range(q: Floats) -> Floats:
     return range_over_rows(normalised(rows)) if len(rows) else np.zeros(q.shape[-1])
 
 
-def _link(effect: Floats, start: Floats | None) -> Floats:
-    """P(y_j | y_{j-1}, x_j) from log F_j(k | x_j), ``[parent card, card]``; with ``start`` = log P(y_0 <= k) that of y_1 given x_1."""
-    if start is not None:
-        return pmf_from_log_cdf(effect + start)
-    k = effect.shape[1]
-    pmf, cdf = pmf_from_log_cdf(effect), np.exp(effect)
-    before, now = np.arange(k)[:, None, None], np.arange(k)
-    return np.where(now > before, pmf, np.where(now == before, cdf, 0.0))
+def _link(pmf: Floats) -> Floats:
+    """P(y_j | y_{j-1}, x_j) from the effect of x_j alone, ``[parent card, card]``."""
+    before, now = np.arange(pmf.shape[1])[:, None, None], np.arange(pmf.shape[1])
+    return np.where(now > before, pmf, np.where(now == before, running_sums(pmf), 0.0))
 
 
 def _summed(steps: Floats) -> Floats:
