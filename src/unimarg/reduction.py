@@ -31,7 +31,7 @@ FLOOR = -690.0  # log of the smallest likelihood kept, relative to the largest
 SMALLEST = 1e-200  # a sum of products of numbers up to 1 that is above this has lost nothing to underflow, nor won by FLOOR
 PASSES = 8  # that look for nodes whose state is certain; most queries need one or two
 NOISY_OR_TOLERANCE = 1e-13  # relative; a table this close to a noisy-or is one
-ROUNDING = 4 * np.finfo(np.float64).eps  # of a small probability that was written as 1 minus a large one
+ROUNDING = 4 * np.finfo(np.float64).eps  # of a small probability that was written as 1 minus a large one, a multiple of 2^-53
 
 
 @dataclass(frozen=True, eq=False)
@@ -236,7 +236,8 @@ def as_noisy_or(table: Table) -> NoisyMax | None:
         row = [absent[alone], present[alone] - present[none]] if absent[none] > 0 else [1.0, 0.0]
         contributions.append([[1.0, 0.0], np.maximum(row, 0.0) / max(absent[none], sum(row))])
     found = NoisyMax(table.probabilities[none], contributions).expand(limit=table.probabilities.size)
-    same = np.isclose(found[..., 0], absent, rtol=NOISY_OR_TOLERANCE, atol=0) & np.isclose(
-        found[..., 1], present, rtol=NOISY_OR_TOLERANCE, atol=ROUNDING
+    rounding = np.where(np.ldexp(present, 53) % 1 == 0, ROUNDING, 0.0)
+    same = np.isclose(found[..., 0], absent, rtol=NOISY_OR_TOLERANCE, atol=0) & (
+        np.abs(found[..., 1] - present) <= NOISY_OR_TOLERANCE * present + rounding
     )
     return NoisyMax(table.probabilities[none], contributions) if same.all() else None
