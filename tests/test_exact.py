@@ -233,6 +233,18 @@ def test_a_root_whose_states_are_further_apart_than_a_double_can_tell(copies):
     assert answer["b"]["yes"] == pytest.approx(1 / 6, abs=1e-12)
 
 
+@pytest.mark.parametrize("leak", [0.0, 1 - 1e-200])
+def test_a_noisy_max_whose_table_would_have_false_zeros(leak):
+    """P(x = no | a, b) = 1e-400 is no double; the opposite states of a and b are less probable still."""
+    rare, absent = [[1.0, 0.0], [1e-200, 1.0]], 1.0 if leak == 0 else 1e-200
+    mechanisms = {"a": [0.5, 0.5], "b": [0.5, 0.5], "y": [0.5, 0.5], "x": NoisyMax([absent, leak], [rare, rare])}
+    mechanisms["z"] = [[[0.5, 0.5], [0.4, 0.6]], [[1.0, 0.0], [1.0, 0.0]]]
+    net = Network([Variable(n) for n in "abyxz"], {"x": ["a", "b"], "z": ["x", "y"]}, mechanisms)  # pyright: ignore[reportArgumentType]
+    answer = exact(net, {"z": "yes", "a": [1e-300, 1.0], "b": [1e-300, 1.0]})
+    assert answer.log_evidence == pytest.approx(np.log(0.25 * 0.55) + 2 * np.log(1e-200) + np.log(absent), abs=1e-9)
+    assert (answer["a"]["yes"], answer["x"]["no"]) == (1.0, 1.0)
+
+
 @settings(max_examples=100, deadline=None)
 @given(seeds, st.sampled_from([1, 20, 200]), st.sampled_from([0.0, 0.2]), st.sampled_from([0.0, 0.5]))
 def test_many_copies_of_a_few_findings(seed, spread, zeros, noisy):

@@ -20,7 +20,7 @@ from unimarg.errors import ImpossibleEvidenceError
 from unimarg.formats.interop import import_quietly
 from unimarg.log_tree import LogFactor, log_factor, propagate
 from unimarg.network import Floats, Network, NoisyMax, Table
-from unimarg.reduction import SMALLEST, Component
+from unimarg.reduction import FLOOR, SMALLEST, Component
 from unimarg.triangulation import cliques, moral_graph
 
 if TYPE_CHECKING:
@@ -142,7 +142,8 @@ def _factors(net: Network, limit: int) -> _Form:
     position: list[int] = []
     for pa, mechanism in zip(net.parents, net.mechanisms, strict=True):
         parents = tuple(position[p] for p in pa)
-        if isinstance(mechanism, Table) or len(pa) < 2 or math.prod((*mechanism.parent_cards, mechanism.card)) <= limit:
+        small = len(pa) < 2 or math.prod((*mechanism.parent_cards, mechanism.card)) <= limit
+        if isinstance(mechanism, Table) or (small and _expands(mechanism)):
             factors.append(Factor(parents, mechanism.expand()))
         else:
             for parents_, table in _chain(mechanism, parents):
@@ -151,14 +152,20 @@ def _factors(net: Network, limit: int) -> _Form:
     return tuple(factors), tuple(position)
 
 
+def _expands(mechanism: NoisyMax) -> bool:
+    """Whether all products of its numbers are numbers, so that a zero in its table is one."""
+    return math.fsum(math.log(a[a > 0].min()) for a in (mechanism.leak, *mechanism.contributions)) > FLOOR
+
+
 def _chain(mechanism: NoisyMax, parents: tuple[int, ...]) -> Iterator[tuple[tuple[int, ...], Floats]]:
-    """One table for each parent, in ascending order of the parents: the first without, the others with a predecessor."""
+    """One table for each parent, in ascending order of the parents: the first with the leak, the others with a predecessor."""
     order = sorted(range(len(parents)), key=parents.__getitem__)
-    first = mechanism.contributions[order[0]]
-    yield (parents[order[0]],), NoisyMax(mechanism.leak, [first]).expand()
+    first = NoisyMax(mechanism.leak, [mechanism.contributions[order[0]]])
+    apart = not _expands(first)
+    yield ((), mechanism.leak) if apart else ((parents[order[0]],), first.expand())
     states = np.arange(mechanism.card)
     before, after = states[:, None, None], states[None, None, :]
-    for j in order[1:]:
+    for j in order if apart else order[1:]:
         pmf = mechanism.contributions[j]
         cdf = np.exp(mechanism.log_cdfs[1][j])
         yield (parents[j],), np.where(after > before, pmf[None], np.where(after == before, cdf[None], 0.0))
