@@ -45,22 +45,27 @@ def propagate(
             return -np.inf, {}
         total += top
         if c in above:
-            told[c] = shared, message - top
+            message -= top
+            told[c] = shared, message
             held[above[c]].append(told[c])
     wanted: dict[int, list[int]] = {c: [] for c in cliques}
     for t in targets:
         wanted[home((t,))].append(t)
     marginals: dict[int, Floats] = {}
     for c in order:
-        log = _product(scopes[c], held.pop(c), cards)
-        weights = np.exp(log - log.max())
+        weights = _product(scopes[c], held.pop(c), cards)
+        weights -= weights.max()
+        np.exp(weights, out=weights)  # large tables are worked on in place
         weights /= weights.sum()
         for t in wanted[c]:
             marginals[t] = _sum(scopes[c], weights, (t,))
         for k in (k for k in neighbours[c] if above.get(k) == c):
             shared, message = told.pop(k)
-            with np.errstate(divide="ignore", invalid="ignore"):  # what the clique below ruled out stays so, whatever it is told
-                held[k].append((shared, np.where(message > -np.inf, np.log(_sum(scopes[c], weights, shared)) - message, -np.inf)))
+            said = _sum(scopes[c], weights, shared)
+            with np.errstate(divide="ignore"):
+                np.log(said, out=said)
+            np.subtract(said, message, out=said, where=message > -np.inf)  # what the clique below ruled out stays so anyway
+            held[k].append((shared, said))
     return total, marginals
 
 
@@ -115,5 +120,6 @@ def _log_sum(scope: tuple[int, ...], log: Floats, kept: tuple[int, ...]) -> Floa
     top = np.where(top > -np.inf, top, 0.0)
     log -= top
     with np.errstate(divide="ignore"):
-        total = np.log(_sum(scope, np.exp(log, out=log), kept))
-    return total + top.reshape(total.shape)
+        total = np.asarray(np.log(_sum(scope, np.exp(log, out=log), kept)))
+    total += top.reshape(total.shape)
+    return total
