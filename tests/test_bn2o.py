@@ -194,3 +194,29 @@ def test_a_finding_without_a_possible_cause():
     net = Network([Variable(n) for n in mechanisms], {"s": ["d", "e", "f"]}, mechanisms)
     with pytest.raises(ImpossibleEvidenceError):
         exact(net, {"s": 1, "e": 0, "f": 0})
+
+
+@pytest.mark.parametrize(("findings", "e"), [(12, 1e-30), (14, 1e-24), (4, 1e-90), (3, 1e-3)])
+def test_findings_that_are_all_but_impossible_together(findings, e):
+    """P(s | d) = e (1 + d1 + 2 d2 + 4 d3) to within rounding, except for the largest e; f(all) may be far below the smallest double."""
+    mechanisms = {d: Table([0.5, 0.5]) for d in ("d1", "d2", "d3")} | {f"s{i}": NoisyOr(e, [e, 2 * e, 4 * e]) for i in range(findings)}
+    parents = {f"s{i}": ["d1", "d2", "d3"] for i in range(findings)} | {"t": ["d1", "d2"]}
+    net = Network([Variable(n) for n in [*mechanisms, "t"]], parents, mechanisms | {"t": NoisyOr(0.1, [0.3, 0.6])})
+    d = np.array(np.meshgrid([0, 1], [0, 1], [0, 1], indexing="ij")).reshape(3, -1)
+    log = findings * np.log(-np.expm1(np.log1p(-np.array([e, e, 2 * e, 4 * e])) @ np.vstack([np.ones(8), d]))) - np.log(8)
+    p = np.exp(log - log.max())
+    answer = exact(net, {f"s{i}": "yes" for i in range(findings)})
+    assert answer.log_evidence == pytest.approx(np.log(p.sum()) + log.max(), rel=1e-13)
+    p /= p.sum()
+    np.testing.assert_allclose([answer[f"d{k + 1}"]["yes"] for k in range(3)], d @ p, atol=1e-12)
+    assert answer["t"]["no"] == pytest.approx(0.9 * (0.7 ** d[0] * 0.4 ** d[1]) @ p, abs=1e-11)
+
+
+def test_faint_numbers_that_the_programme_does_not_know():
+    """A root told against by 1e-495, and a finding that needs it: the junction tree takes over."""
+    roots = {f"d{i}": Table([0.5, 0.5]) for i in range(3)}
+    net = Network([Variable(n) for n in [*roots, "s"]], {"s": list(roots)}, roots | {"s": NoisyOr(0.0, [0.3, 0.4, 0.0])})
+    answer = exact(net, {"s": "yes", "d0": [1e200, 1e-295], "d1": [1e200, 1e-295]}, ["d0", "d1"])
+    p = np.array([0.3, 0.4]) / 0.7
+    assert answer.log_evidence == pytest.approx(np.log(0.25 * 0.7) + np.log(1e200) + np.log(1e-295), abs=1e-9)
+    np.testing.assert_allclose([answer["d0"]["yes"], answer["d1"]["yes"]], p, atol=1e-12)

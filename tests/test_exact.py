@@ -8,14 +8,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from networks import as_given, enumerate_all, random_evidence, random_network, seeds
+from networks import all_states, as_given, enumerate_all, random_evidence, random_network, seeds
 from unimarg.errors import EvidenceError, ImpossibleEvidenceError, TooExpensiveError, UsageError
 from unimarg.evaluation import evidence_sets
 from unimarg.evidence import parse_evidence
 from unimarg.exact import _one_by_one, exact, solve
 from unimarg.examples import example
 from unimarg.junction import _factors, _planned, junction_tree
-from unimarg.network import Network, NoisyOr, Table, Variable
+from unimarg.network import Network, NoisyMax, NoisyOr, Table, Variable
 from unimarg.reduction import reduce
 
 GIB = 2**30
@@ -59,8 +59,11 @@ def test_junction_tree_of_chains_with_given_cliques(seed, zeros):
         assert told.predicted_bytes >= plain.predicted_bytes
         log_part, found = told.solve()
         total += log_part
+        in_logs, same = plain.solve_in_logs()
+        assert in_logs == pytest.approx(log_part, abs=1e-10)
         for i, p in found.items():
             np.testing.assert_allclose(p, marginals[component.nodes[i]], atol=1e-12, rtol=0)
+            np.testing.assert_allclose(same[i], p, atol=1e-12, rtol=0)
     assert total == pytest.approx(log_p, abs=1e-10)
 
 
@@ -184,12 +187,94 @@ def test_zero_by_underflow_proves_nothing():
     tables = {"a": [1 - tiny, tiny], "b": [[1.0, 0.0], [1 - tiny, tiny]], "c": [[1.0, 0.0], [1 - tiny, tiny]]}
     tables["d"] = [[[1.0, 0.0], [0.5, 0.5]], [[0.5, 0.5], [0.1, 0.9]]]
     net = Network([Variable(n) for n in "abcd"], {"b": ["a"], "c": ["b"], "d": ["b", "c"]}, tables)
-    try:
-        assert exact(net, {"c": 1, "d": 1}, ["a"])["a"]["yes"] == pytest.approx(1.0)
-    except ImpossibleEvidenceError:
-        pytest.fail("underflow was taken for a proof")
-    except EvidenceError as e:
-        assert "double precision" in str(e)  # noqa: PT017 (either outcome is honest)
+    answer = exact(net, {"c": 1, "d": 1}, ["a"])
+    assert answer["a"]["yes"] == 1.0
+    assert answer.log_evidence == pytest.approx(3 * np.log(tiny) + np.log(0.9), abs=1e-9)
+
+
+def opposed(alone: int, shared: int, *, parents: int) -> tuple[Network, dict[str, object], np.ndarray]:
+    """Findings f for x=yes and findings g for x=no, and log P(x, e); f has x for a parent, and another root as well if ``parents`` is 2."""
+    f, g = np.array([[0.99, 0.01], [0.01, 0.99]]), np.array([[[0.01, 0.99], [0.013, 0.987]], [[0.99, 0.01], [0.986, 0.014]]])
+    groups = {"f": (alone, f if parents == 1 else np.stack([f, f[:, ::-1] * 0.1 + f * 0.9], axis=1)), "g": (shared, g)}
+    above = {"x": ["r"]}
+    tables: dict[str, object] = {"r": [0.5, 0.5], "x": [[0.6, 0.4], [0.4, 0.6]]}
+    log = np.log([0.5, 0.5])
+    for name, (copies, table) in groups.items():
+        for i in range(copies):
+            above[f"{name}{i}"] = ["x", f"of {name}{i}"][: table.ndim - 1]
+            tables |= {f"{name}{i}": table} | ({f"of {name}{i}": [0.5, 0.5]} if table.ndim == 3 else {})
+        log += copies * np.log(table[..., 1].reshape(2, -1).mean(1))
+    net = Network([Variable(n) for n in tables], above, tables)  # pyright: ignore[reportArgumentType]
+    return net, {n: "yes" for n in tables if n[0] in groups and n not in ("x", "r")}, log
+
+
+@pytest.mark.parametrize("counts", [(400, 200), (260, 200), (200, 140), (200, 260)])
+@pytest.mark.parametrize("parents", [1, 2])
+def test_findings_that_tell_states_apart_by_more_than_a_double_can(counts, parents):
+    """Whichever findings come first, they leave of one state of x less than 1e-300, and it may be the one that the rest calls for."""
+    net, evidence, log = opposed(*counts, parents=parents)
+    answer = exact(net, evidence, ["x", "r"])
+    x = np.exp(log - np.logaddexp(*log))
+    assert answer.log_evidence == pytest.approx(np.logaddexp(*log), abs=1e-9)
+    np.testing.assert_allclose(list(answer["x"].values()), x, atol=1e-12)
+    np.testing.assert_allclose(list(answer["r"].values()), x @ [[0.6, 0.4], [0.4, 0.6]], atol=1e-12)
+
+
+@pytest.mark.parametrize("copies", [0, 200])
+def test_a_root_whose_states_are_further_apart_than_a_double_can_tell(copies):
+    mechanisms = {"a": [0.5, 0.5], "b": [0.5, 0.5], "c": [[[0.5, 0.5], [0.9, 0.1]], [[1.0, 0.0], [1.0, 0.0]]]}
+    mechanisms |= {f"f{i}": [[0.99, 0.01], [0.01, 0.99]] for i in range(copies)}
+    parents = {"c": ["a", "b"]} | {f"f{i}": ["a"] for i in range(copies)}
+    net = Network([Variable(n) for n in mechanisms], parents, mechanisms)
+    given = {"c": "yes"} | ({f"f{i}": "yes" for i in range(copies)} or {"a": [1e-160, 1e195]})
+    answer = exact(net, given)
+    assert answer.log_evidence == pytest.approx((copies * np.log(0.01) or np.log(1e-160)) + np.log(0.5 * 0.3), abs=1e-9)
+    assert answer["a"] == {"no": 1.0, "yes": 0.0}
+    assert answer["b"]["yes"] == pytest.approx(1 / 6, abs=1e-12)
+
+
+@pytest.mark.parametrize("leak", [0.0, 1 - 1e-200])
+def test_a_noisy_max_whose_table_would_have_false_zeros(leak):
+    """P(x = no | a, b) = 1e-400 is no double; the opposite states of a and b are less probable still."""
+    rare, absent = [[1.0, 0.0], [1e-200, 1.0]], 1.0 if leak == 0 else 1e-200
+    mechanisms = {"a": [0.5, 0.5], "b": [0.5, 0.5], "y": [0.5, 0.5], "x": NoisyMax([absent, leak], [rare, rare])}
+    mechanisms["z"] = [[[0.5, 0.5], [0.4, 0.6]], [[1.0, 0.0], [1.0, 0.0]]]
+    net = Network([Variable(n) for n in "abyxz"], {"x": ["a", "b"], "z": ["x", "y"]}, mechanisms)  # pyright: ignore[reportArgumentType]
+    answer = exact(net, {"z": "yes", "a": [1e-300, 1.0], "b": [1e-300, 1.0]})
+    assert answer.log_evidence == pytest.approx(np.log(0.25 * 0.55) + 2 * np.log(1e-200) + np.log(absent), abs=1e-9)
+    assert (answer["a"]["yes"], answer["x"]["no"]) == (1.0, 1.0)
+
+
+@settings(max_examples=100, deadline=None)
+@given(seeds, st.sampled_from([1, 20, 200]), st.sampled_from([0.0, 0.2]), st.sampled_from([0.0, 0.5]))
+def test_many_copies_of_a_few_findings(seed, spread, zeros, noisy):
+    """Likelihoods far below what a double can hold, by logarithms: a copy more is a term more."""
+    rng = np.random.default_rng(seed)
+    core = random_network(rng, 5, noisy=noisy, zeros=zeros)
+    states = all_states(core)
+    log = core.log_probability(states)
+    parents = {core.names[i]: [core.names[p] for p in pa] for i, pa in enumerate(core.parents)}
+    mechanisms: dict[str, Table | NoisyMax] = dict(zip(core.names, core.mechanisms, strict=True))
+    for group in range(4):
+        above = rng.choice(5, size=rng.integers(1, 4), replace=False)
+        p = np.exp(-spread * rng.random((*core.cards[above], 2))) * (rng.random((*core.cards[above], 2)) >= zeros / 4)
+        p[..., 1] += p.sum(-1) == 0
+        table, copies = p / p.sum(-1, keepdims=True), int(rng.integers(1, 1 + 200 // np.sqrt(spread)))
+        with np.errstate(divide="ignore"):
+            log = log + copies * np.log(table[..., 0])[tuple(states[:, above].T)]
+        mechanisms |= {f"{group}.{i}": Table(table) for i in range(copies)}
+        parents |= {f"{group}.{i}": [core.names[a] for a in above] for i in range(copies)}
+    net = Network([*core.variables, *(Variable(n) for n in mechanisms if n not in core.index)], parents, mechanisms)
+    given = {n: "no" for n in mechanisms if n not in core.index}
+    if log.max() == -np.inf:
+        with pytest.raises(ImpossibleEvidenceError):
+            exact(net, given)
+        return
+    answer = exact(net, given, core.names)
+    p = np.exp(log - log.max())
+    assert answer.log_evidence == pytest.approx(float(np.log(p.sum()) + log.max()), rel=1e-12, abs=1e-10)
+    for i, found in enumerate(answer.probabilities):
+        np.testing.assert_allclose(found, np.bincount(states[:, i], weights=p, minlength=len(found)) / p.sum(), atol=1e-10, rtol=0)
 
 
 @pytest.mark.parametrize("state", [0, 1])

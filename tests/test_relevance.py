@@ -103,3 +103,4 @@ def test_noisy_or_recognised_in_tables():
     assert as_noisy_or(Table([[[0.9, 0.1], [0.5, 0.5]], [[0.5, 0.5], [0.2, 0.8]]])) is None
     assert as_noisy_or(Table([[0.1, 0.9], [0.5, 0.5]])) is None  # the parent inhibits
     assert as_noisy_or(Table(np.full((3, 2), 0.5))) is None
+    assert as_noisy_or(Table([[[1.0, 1e-97], [1.0, 1e-80]], [[1.0, 1e-40], [1.0, 1e-34]]])) is None  # too small to be roundings of 1

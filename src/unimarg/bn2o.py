@@ -8,12 +8,15 @@ alone; present, it switches on each s not in U with probability 1 - q_s[d]:
 and P(e) = f(all). Every term is positive, so nothing cancels (unlike Quickscore: Heckerman 1989). A finding enters f with its
 first root and leaves with its last, so the cost is 2 to the power of those open at a time. P(e) is linear in each root's
 weights: one sweep back gives every root. Another OR node X: P(X = 0, e) is the same programme with w_d(1) times q_X[d].
+
+A number lost to underflow may be all there is of f(all) in the end. Where it can be, the programme is run again in logarithms,
+with + for * and logaddexp for +, some twenty times slower.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -21,12 +24,35 @@ import numpy as np
 
 from unimarg.errors import ImpossibleEvidenceError
 from unimarg.network import Floats
-from unimarg.or_network import OrNetwork, recognise
-from unimarg.reduction import Component
+from unimarg.or_network import OrNetwork, OrNode, recognise
+from unimarg.reduction import SMALLEST, Component
 
 WORKSPACE = 2**28  # bytes for the arrays of a batch of queries
 OPERATIONS_PER_SECOND = 1e8  # measured on one core: 0.5 to 4 e8
 PATIENCE = 120.0  # seconds
+
+
+@dataclass(frozen=True)
+class Numbers:
+    """How numbers are held: as they are, or as logarithms."""
+
+    zero: float
+    one: float
+    plus: np.ufunc
+    times: np.ufunc
+    over: np.ufunc
+    log: Callable[[Floats], Floats]
+    held: Callable[[Floats], Floats]  # a probability
+    held_quiet: Callable[[Floats], Floats]  # q from log q
+    held_loud: Callable[[Floats], Floats]  # 1 - q from log q, with its own digits
+
+
+def _same(x: Floats) -> Floats:
+    return x
+
+
+PLAIN = Numbers(0.0, 1.0, np.add, np.multiply, np.divide, np.log, _same, np.exp, lambda log: -np.expm1(log))
+LOGS = Numbers(-np.inf, 0.0, np.logaddexp, np.add, np.subtract, _same, np.log, _same, lambda log: np.log(-np.expm1(log)))
 
 
 @dataclass(frozen=True)
@@ -43,13 +69,14 @@ class Step:
 class Parameters:
     """A batch of B programmes that share their steps."""
 
+    numbers: Numbers
     weights: Floats  # [B, roots, 2]
     quiet: Floats  # [B, findings, roots + 1]: q
-    loud: Floats  # 1 - q, with its own digits
+    loud: Floats  # 1 - q
 
     @classmethod
-    def make(cls, weights: Floats, log_quiet: Floats) -> Parameters:
-        return cls(weights, np.exp(log_quiet), -np.expm1(log_quiet))
+    def make(cls, numbers: Numbers, weights: Floats, log_quiet: Floats) -> Parameters:
+        return cls(numbers, weights, numbers.held_quiet(log_quiet), numbers.held_loud(log_quiet))
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,30 +112,42 @@ class Programme:
             if not (present & (quiet < 0)).any():
                 name = self.component.net.names[s % len(self.component.net)]
                 raise ImpossibleEvidenceError(f"the evidence is impossible: nothing that the rest allows can cause {name}")
-        weights = network.weights
-        base = Parameters.make(weights[None], self.quiet[None])
+        lost: list[bool] = []
+        with np.errstate(divide="ignore", invalid="ignore", under="call", call=lambda *_: lost.append(True)):
+            log_p, marginals = self._run(PLAIN)
+            if lost and log_p < math.log(SMALLEST):
+                log_p, marginals = self._run(LOGS)
+        return log_p, marginals
+
+    def _run(self, n: Numbers) -> tuple[float, dict[int, Floats]]:
+        weights = self.network.weights
+        base = Parameters.make(n, n.held(weights[None]), self.quiet[None])
         log_p, posteriors = _forward_backward(self.steps, base)
         answers: dict[int, Floats] = {}
-        for column, d in enumerate(network.roots):
+        for column, d in enumerate(self.network.roots):
             answers[d] = posteriors[column] if column in posteriors else weights[column]
-        for x, absent in zip(self.queries, self._absent(weights, log_p), strict=True):
+        for x, absent in zip(self.queries, self._absent(n, log_p), strict=True):
             answers[x] = np.array([absent, 1 - absent])
         return log_p, {t: answers[t] for t in self.targets}
 
-    def _absent(self, weights: Floats, log_p: float) -> Iterator[float]:
+    def _absent(self, n: Numbers, log_p: float) -> Iterator[float]:
         """P(X = 0 | e) for each query, in batches that fit the workspace."""
-        rows = 8 * (self.quiet.size + 2 * weights.size + 6 * 2**self.width)
+        rows = 8 * (self.quiet.size + 2 * self.network.weights.size + 6 * 2**self.width)
         size = max(1, WORKSPACE // rows)
         for start in range(0, len(self.queries), size):
             batch = [self.network.nodes[x] for x in self.queries[start : start + size]]
-            w = np.tile(weights, (len(batch), 1, 1))
-            w[:, :, 1] *= np.exp([x.quiet[:-1] for x in batch])
-            quiet = np.empty((len(batch), *self.quiet.shape))
-            for b, x in enumerate(batch):
-                for row, s in enumerate(self.network.findings):
-                    quiet[b, row] = self.network.quiet_given_zero(s, x.zero)
-            logs = _Sweep(Parameters.make(w, quiet)).run(self.steps).log + [x.quiet[-1] for x in batch]
+            logs = self._log_joint(n, batch) + [x.quiet[-1] for x in batch]
             yield from np.clip(np.exp(logs - log_p), 0.0, 1.0).tolist()
+
+    def _log_joint(self, n: Numbers, batch: Sequence[OrNode]) -> Floats:
+        """log P(X = 0, e) for each node X, but for its leak."""
+        w = n.held(np.tile(self.network.weights, (len(batch), 1, 1)))
+        w[:, :, 1] = n.times(w[:, :, 1], n.held_quiet(np.array([x.quiet[:-1] for x in batch])))
+        quiet = np.empty((len(batch), *self.quiet.shape))
+        for b, x in enumerate(batch):
+            for row, s in enumerate(self.network.findings):
+                quiet[b, row] = self.network.quiet_given_zero(s, x.zero)
+        return _Sweep(Parameters.make(n, w, quiet)).run(self.steps).log
 
 
 def programme(component: Component, targets: Sequence[int]) -> Programme | None:
@@ -163,7 +202,7 @@ class _Sweep:
 
     def __init__(self, parameters: Parameters):
         self.parameters = parameters
-        self.f = np.ones((len(parameters.weights), 1))
+        self.f = np.full((len(parameters.weights), 1), parameters.numbers.one)
         self.log = np.zeros(len(parameters.weights))
 
     def run(self, steps: Sequence[Step]) -> _Sweep:
@@ -172,9 +211,9 @@ class _Sweep:
         return self
 
     def take(self, step: Step) -> None:
-        p, batch = self.parameters, len(self.f)
+        p, n, batch = self.parameters, self.parameters.numbers, len(self.f)
         if step.kind == "open":
-            self.f = np.concatenate([a[:, step.which, -1, None] * self.f for a in (p.quiet, p.loud)], axis=1)
+            self.f = np.concatenate([n.times(a[:, step.which, -1, None], self.f) for a in (p.quiet, p.loud)], axis=1)
         elif step.kind == "close":
             self.f = np.ascontiguousarray(self.f.reshape(batch, 2**step.bit, 2, -1)[:, :, 1]).reshape(batch, -1)
         else:
@@ -182,13 +221,13 @@ class _Sweep:
             for bit, s in step.touched:
                 view = present.reshape(batch, 2**bit, 2, -1)
                 quiet, loud = (a[:, s, step.which, None, None] for a in (p.quiet, p.loud))
-                view[:, :, 1] += loud * view[:, :, 0]
-                view[:, :, 0] *= quiet
-            self.f = p.weights[:, step.which, :1] * self.f + p.weights[:, step.which, 1:] * present
-        total = self.f.sum(axis=1)
-        with np.errstate(divide="ignore"):
-            self.log = self.log + np.log(total)
-        self.f /= np.where(total > 0, total, 1.0)[:, None]
+                view[:, :, 1] = n.plus(view[:, :, 1], n.times(loud, view[:, :, 0]))
+                view[:, :, 0] = n.times(quiet, view[:, :, 0])
+            weights = p.weights[:, step.which]
+            self.f = n.plus(n.times(weights[:, :1], self.f), n.times(weights[:, 1:], present))
+        total = n.plus.reduce(self.f, axis=1)
+        self.log = self.log + n.log(total)
+        self.f = n.over(self.f, np.where(total > n.zero, total, n.one)[:, None])
 
 
 def _forward_backward(steps: Sequence[Step], base: Parameters) -> tuple[float, dict[int, Floats]]:
@@ -201,7 +240,7 @@ def _forward_backward(steps: Sequence[Step], base: Parameters) -> tuple[float, d
             kept.append(sweep.f)
         sweep.take(step)
     posteriors: dict[int, Floats] = {}
-    g = np.ones(1)
+    g = np.full(1, base.numbers.one)
     for segment in range(len(kept) - 1, -1, -1):
         part = steps[segment * stride : (segment + 1) * stride]
         again = _Sweep(base)
@@ -219,22 +258,23 @@ def _forward_backward(steps: Sequence[Step], base: Parameters) -> tuple[float, d
 
 def _back(step: Step, g: Floats, f: Floats, base: Parameters) -> tuple[Floats, Floats | None]:
     """g(U) = P(all findings on at the end | U on now), up to scale, one step earlier; and a root's posterior."""
-    posterior = None
+    posterior, n = None, base.numbers
     if step.kind == "open":
         half = len(g) // 2
-        g = base.quiet[0, step.which, -1] * g[:half] + base.loud[0, step.which, -1] * g[half:]
+        g = n.plus(n.times(base.quiet[0, step.which, -1], g[:half]), n.times(base.loud[0, step.which, -1], g[half:]))
     elif step.kind == "close":
-        wider = np.zeros((2**step.bit, 2, len(g) // 2**step.bit))
+        wider = np.full((2**step.bit, 2, len(g) // 2**step.bit), n.zero)
         wider[:, 1] = g.reshape(2**step.bit, -1)
         g = wider.ravel()
     else:
         present = g.copy()
         for bit, s in step.touched:
             view = present.reshape(2**bit, 2, -1)
-            view[:, 0] *= base.quiet[0, s, step.which]
-            view[:, 0] += base.loud[0, s, step.which] * view[:, 1]
+            view[:, 0] = n.plus(n.times(base.quiet[0, s, step.which], view[:, 0]), n.times(base.loud[0, s, step.which], view[:, 1]))
         absent_weight, present_weight = base.weights[0, step.which]
-        joint = np.array([absent_weight * (g @ f), present_weight * (present @ f)])
-        posterior = joint / joint.sum()
-        g = absent_weight * g + present_weight * present
-    return g / g.max(), posterior
+        both = [n.plus.reduce(n.times(n.times(w, x), f)) for w, x in ((absent_weight, g), (present_weight, present))]
+        logs = n.log(np.array(both))
+        posterior = np.exp(logs - logs.max())
+        posterior /= posterior.sum()
+        g = n.plus(n.times(absent_weight, g), n.times(present_weight, present))
+    return n.over(g, g.max()), posterior

@@ -15,13 +15,13 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from unimarg.bn2o import PATIENCE, Programme, programme
-from unimarg.errors import ImpossibleEvidenceError, TooExpensiveError, UsageError
+from unimarg.errors import EvidenceError, ImpossibleEvidenceError, TooExpensiveError, UsageError
 from unimarg.evidence import Evidence, parse_evidence
 from unimarg.formats.interop import AnyNetwork, as_network
 from unimarg.junction import JunctionTree, junction_tree
 from unimarg.network import Floats, Network, NoisyMax
 from unimarg.posterior import Posterior
-from unimarg.reduction import Component, as_noisy_or, reduce
+from unimarg.reduction import SMALLEST, Component, as_noisy_or, reduce
 from unimarg.relevance import ancestors
 
 QUICK = 2.0  # seconds; a dynamic programme this short is run without asking what a junction tree would take
@@ -84,14 +84,26 @@ def solve(component: Component, targets: Sequence[int], memory: float) -> tuple[
         return 0.0, {0: component.net.mechanisms[0].expand()}
     found = programme(component, targets)
     if found is not None and found.seconds < QUICK and found.predicted_bytes <= memory:
-        return found.solve()
+        log_p, marginals = found.solve()
+        if _reliable(component, log_p):
+            return log_p, marginals
+        found = None
     ways: list[JunctionTree | Programme] = [junction_tree(component, targets, memory)]
     if found is not None and found.seconds < PATIENCE:
         ways.append(found)
     fitting = [way for way in ways if way.predicted_bytes <= memory]
     if not fitting:
         raise _too_expensive(min(way.predicted_bytes for way in ways), memory)
-    return min(fitting, key=lambda way: way.seconds).solve()
+    for way in sorted(fitting, key=lambda way: way.seconds):
+        log_p, marginals = way.solve()
+        if isinstance(way, JunctionTree) or _reliable(component, log_p):
+            return log_p, marginals
+    raise _too_improbable(component)
+
+
+def _reliable(component: Component, log_p: float) -> bool:
+    """Whether log P(findings) is right although the component's faint numbers were not known."""
+    return not component.faint or log_p > math.log(SMALLEST)
 
 
 def _one_by_one(component: Component, targets: Sequence[int], memory: float, together: float) -> tuple[float, dict[int, Floats]]:
@@ -99,6 +111,8 @@ def _one_by_one(component: Component, targets: Sequence[int], memory: float, tog
     net, evidence = component.net, component.evidence
     core = ancestors(net, evidence.nodes)
     log_p, answers = _answers(net, evidence, [t for t in targets if t in core], memory, apart=False)
+    if not _reliable(component, log_p):
+        raise _too_improbable(component)
     alone = sorted((t for t in targets if t not in core), key=lambda t: -len(ancestors(net, [t])))
     started = time.perf_counter()
     for done, t in enumerate(alone):
@@ -131,6 +145,11 @@ def _certain(card: int, state: int) -> Floats:
     marginal = np.zeros(card)
     marginal[state] = 1.0
     return marginal
+
+
+def _too_improbable(component: Component) -> EvidenceError:
+    findings = ", ".join(component.net.names[i] for i in sorted(component.faint.keys() | component.evidence.nodes)[:8])
+    return EvidenceError(f"the evidence is too improbable for double precision (below {SMALLEST:g} given the rest): {findings}")
 
 
 def _too_expensive(needed: float, memory: float) -> TooExpensiveError:

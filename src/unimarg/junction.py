@@ -4,22 +4,23 @@ A noisy-max with parents U_1 .. U_n becomes a chain A_1 = max(leak, effect of U_
 X = A_n: n small tables in place of one with exponentially many entries. All chains take their parents in one
 order, which bounds the treewidth of a two-layer network by the number of its positive findings.
 
-log P(e) = sum_b log P(block b | blocks before it): one block where the product is a number, else as many as it takes.
+A P(e) so small that underflow may have had a part in it is computed again in logarithms, on the same tree.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
-from unimarg.errors import EvidenceError, ImpossibleEvidenceError
+from unimarg.errors import ImpossibleEvidenceError
 from unimarg.formats.interop import import_quietly
+from unimarg.log_tree import LogFactor, log_factor, propagate
 from unimarg.network import Floats, Network, NoisyMax, Table
-from unimarg.reduction import Component
+from unimarg.reduction import FLOOR, SMALLEST, Component
 from unimarg.triangulation import cliques, moral_graph
 
 if TYPE_CHECKING:
@@ -34,7 +35,6 @@ EXPANDED = 64  # entries of the largest noisy-max table that is used as it is
 LARGE = 1000  # factors; from here on pyAgrum's triangulation takes seconds, and a greedy one says first whether to try
 HOPE = 64  # times the budget; a greedy order this far off will not be saved by another
 EASY = 16 * 2**20  # bytes; below this pyAgrum's own triangulation is not worth improving
-SMALLEST = 1e-200  # a product of probabilities above this has lost nothing to underflow
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,26 +66,39 @@ class JunctionTree:
 
     def solve(self) -> tuple[float, dict[int, Floats]]:
         """log P(findings) and the marginals of the targets, by index in the component's network."""
-        log_p, inference = _absorb(self)
-        if inference is None:
-            raise self._failure()
+        assert self.prepared is not None
+        p = _evidence_probability(self.prepared)
+        if p < SMALLEST:
+            return self.solve_in_logs()
         marginals = {}
         for t in self.targets:
-            values = inference.posterior(self.position[t]).toarray()
+            values = self.prepared.posterior(self.position[t]).toarray()
             marginals[t] = values / values.sum()
-        return log_p, marginals
+        return math.log(p), marginals
 
-    def _failure(self) -> EvidenceError:
-        """P(e) came out as zero: an error either way, but only the network's zeros prove it impossible."""
-        factors = tuple(Factor(f.parents, _support(f.table)) for f in self.factors)
-        virtual = {i: (v > 0).astype(float) for i, v in self.component.evidence.virtual.items()}
-        evidence = replace(self.component.evidence, virtual=virtual)
-        possible = replace(self, factors=factors, component=replace(self.component, evidence=evidence), prepared=None)
-        findings = ", ".join(self.component.net.names[i] for i in sorted(evidence.nodes)[:8])
-        findings += " and others" if len(evidence) > 8 else ""
-        if _absorb(possible)[1] is None:
-            return ImpossibleEvidenceError(f"the evidence is impossible: these findings, with the rest, contradict each other: {findings}")
-        return EvidenceError(f"the evidence is too improbable for double precision (below 1e-300 given the rest): {findings}")
+    def solve_in_logs(self) -> tuple[float, dict[int, Floats]]:
+        """The same for numbers of any size; a sum of zero is proof that the findings are impossible."""
+        assert self.prepared is not None
+        evidence, faint = self.component.evidence, self.component.faint
+        logs: list[LogFactor] = [((*f.parents, at), _log(f.table)) for at, f in enumerate(self.factors)]
+        for i in evidence.hard:
+            scope, log = logs[self.position[i]]
+            logs[self.position[i]] = scope[:-1], log[..., 1]
+        for i in faint.keys() - evidence.virtual.keys():
+            logs[self.position[i]] = (self.position[i],), faint[i]
+        logs += [((self.position[i],), faint.get(i, _log(likelihood))) for i, likelihood in evidence.virtual.items()]
+        tree, observed = self.prepared.junctionTree(), {self.position[i] for i in evidence.hard}
+        log_p, found = propagate(
+            {c: tree.clique(c) - observed for c in tree.nodes()},
+            {c: tree.neighbours(c) for c in tree.nodes()},
+            [log_factor(scope, log) for scope, log in logs],
+            [self.position[t] for t in self.targets],
+        )
+        if log_p == -np.inf:
+            findings = ", ".join(self.component.net.names[i] for i in sorted(evidence.nodes)[:8])
+            findings += " and others" if len(evidence) > 8 else ""
+            raise ImpossibleEvidenceError(f"the evidence is impossible: these findings, with the rest, contradict each other: {findings}")
+        return log_p, {t: found[self.position[t]] for t in self.targets}
 
 
 def junction_tree(component: Component, targets: Sequence[int], memory: float) -> JunctionTree:
@@ -120,7 +133,7 @@ def _planned(component: Component, targets: Sequence[int], form: _Form, together
     """With its cost. The sets ``together`` become joint targets, which is how pyAgrum can be told its cliques."""
     # small cliques come by themselves once the large ones are there, and each joint target costs a little
     tree = JunctionTree(component, *form, tuple(targets), tuple(c for c in together if len(c) > 3), 0.0, None)
-    prepared = _inference(tree, component.evidence.nodes, {})
+    prepared = _inference(tree)
     return replace(tree, predicted_bytes=_predict(prepared, tree.factors), prepared=prepared)
 
 
@@ -129,7 +142,8 @@ def _factors(net: Network, limit: int) -> _Form:
     position: list[int] = []
     for pa, mechanism in zip(net.parents, net.mechanisms, strict=True):
         parents = tuple(position[p] for p in pa)
-        if isinstance(mechanism, Table) or len(pa) < 2 or math.prod((*mechanism.parent_cards, mechanism.card)) <= limit:
+        small = len(pa) < 2 or math.prod((*mechanism.parent_cards, mechanism.card)) <= limit
+        if isinstance(mechanism, Table) or (small and _expands(mechanism)):
             factors.append(Factor(parents, mechanism.expand()))
         else:
             for parents_, table in _chain(mechanism, parents):
@@ -138,26 +152,31 @@ def _factors(net: Network, limit: int) -> _Form:
     return tuple(factors), tuple(position)
 
 
+def _expands(mechanism: NoisyMax) -> bool:
+    """Whether all products of its numbers are numbers, so that a zero in its table is one."""
+    return math.fsum(math.log(a[a > 0].min()) for a in (mechanism.leak, *mechanism.contributions)) > FLOOR
+
+
 def _chain(mechanism: NoisyMax, parents: tuple[int, ...]) -> Iterator[tuple[tuple[int, ...], Floats]]:
-    """One table for each parent, in ascending order of the parents: the first without, the others with a predecessor."""
+    """One table for each parent, in ascending order of the parents: the first with the leak, the others with a predecessor."""
     order = sorted(range(len(parents)), key=parents.__getitem__)
-    first = mechanism.contributions[order[0]]
-    yield (parents[order[0]],), NoisyMax(mechanism.leak, [first]).expand()
+    first = NoisyMax(mechanism.leak, [mechanism.contributions[order[0]]])
+    apart = not _expands(first)
+    yield ((), mechanism.leak) if apart else ((parents[order[0]],), first.expand())
     states = np.arange(mechanism.card)
     before, after = states[:, None, None], states[None, None, :]
-    for j in order[1:]:
+    for j in order if apart else order[1:]:
         pmf = mechanism.contributions[j]
         cdf = np.exp(mechanism.log_cdfs[1][j])
         yield (parents[j],), np.where(after > before, pmf[None], np.where(after == before, cdf[None], 0.0))
 
 
-def _support(table: Floats) -> Floats:
-    possible = (table > 0).astype(np.float64)
-    return possible / possible.sum(-1, keepdims=True)
+def _log(values: Floats) -> Floats:
+    with np.errstate(divide="ignore"):
+        return np.log(values)
 
 
-def _bayes_net(factors: Sequence[Factor], scale: Mapping[int, float]) -> pyagrum.BayesNet:
-    """The factors as a pyAgrum network; those of ``scale`` are multiplied by it (they are observed, and no longer sum to 1)."""
+def _bayes_net(factors: Sequence[Factor]) -> pyagrum.BayesNet:
     pyagrum = import_quietly("pyagrum", "pyagrum")
     bn = pyagrum.BayesNet()
     for i, f in enumerate(factors):
@@ -167,22 +186,17 @@ def _bayes_net(factors: Sequence[Factor], scale: Mapping[int, float]) -> pyagrum
             bn.addArc(p, i)
         n = len(f.parents)
         # pyAgrum's first axis varies fastest: the variable itself, then its parents in the order of their arcs
-        values = f.table.transpose([*range(n - 1, -1, -1), n]).ravel() * scale.get(i, 1.0)
+        values = f.table.transpose([*range(n - 1, -1, -1), n]).ravel()
         bn.cpt(i).fillWith(values.tolist())
     return bn
 
 
-def _inference(tree: JunctionTree, findings: Iterable[int], scale: Mapping[int, float]) -> pyagrum.LazyPropagation:
-    """A propagation with these findings, each multiplied by its scale, and the tree's targets."""
+def _inference(tree: JunctionTree) -> pyagrum.LazyPropagation:
+    """A propagation with the component's findings and the tree's targets."""
     pyagrum = import_quietly("pyagrum", "pyagrum")
-    evidence, observed = {}, {}
-    for i in findings:
-        at = tree.position[i]
-        if i in tree.component.evidence.hard:
-            evidence[at], observed[at] = 1, scale.get(i, 1.0)
-        else:
-            evidence[at] = (tree.component.evidence.virtual[i] * scale.get(i, 1.0)).tolist()
-    inference = pyagrum.LazyPropagation(_bayes_net(tree.factors, observed))
+    found = tree.component.evidence
+    evidence = {tree.position[i]: 1 for i in found.hard} | {tree.position[i]: v.tolist() for i, v in found.virtual.items()}
+    inference = pyagrum.LazyPropagation(_bayes_net(tree.factors))
     inference.setNumberOfThreads(1)  # threads that wait for each other make a busy machine ten times slower
     # all of them, wanted or not: pyAgrum leaves out findings that its targets do not depend on, also from P(e)
     inference.setTargets(set(range(len(tree.factors))) - {tree.position[i] for i in tree.component.evidence.hard})
@@ -202,35 +216,6 @@ def _predict(inference: pyagrum.LazyPropagation, factors: Sequence[Factor]) -> f
 
 def _peak(entries: float, nodes: int) -> float:
     return PEAK_FACTOR * 8 * entries + NODE_BYTES * nodes
-
-
-def _absorb(tree: JunctionTree) -> tuple[float, pyagrum.LazyPropagation | None]:
-    """log P(findings) and a propagation with all of them; None in its place where the probability came out as zero.
-
-    Findings already in are scaled to a joint probability of 1, so that what is next starts from a number of
-    ordinary size. A block whose probability underflows is halved.
-    """
-    waiting = [sorted(tree.component.evidence.nodes)]
-    done: list[int] = []
-    scale: dict[int, float] = {}
-    total, inference = 0.0, None
-    while waiting:
-        block = waiting.pop()
-        first = tree.prepared is not None and inference is None
-        inference = tree.prepared if first else _inference(tree, [*done, *block], scale)
-        assert inference is not None
-        p = _evidence_probability(inference)
-        if SMALLEST < p < 1 / SMALLEST:
-            total += math.log(p)
-            done += block
-            scale |= dict.fromkeys(block, math.exp(-math.log(p) / max(len(block), 1)))
-        elif len(block) > 1:
-            half = len(block) // 2
-            waiting += [block[half:], block[:half]]
-        else:
-            return -np.inf, None
-    # the last block's scale is not in yet, and need not be: a common factor leaves the marginals alone
-    return total, inference
 
 
 def _evidence_probability(inference: pyagrum.LazyPropagation) -> float:

@@ -28,9 +28,10 @@ from unimarg.network import Floats, Mechanism, Network, NoisyMax, Table, Variabl
 from unimarg.relevance import ancestors, connected
 
 FLOOR = -690.0  # log of the smallest likelihood kept, relative to the largest
+SMALLEST = 1e-200  # a sum of products of numbers up to 1 that is above this has lost nothing to underflow, nor won by FLOOR
 PASSES = 8  # that look for nodes whose state is certain; most queries need one or two
 NOISY_OR_TOLERANCE = 1e-13  # relative; a table this close to a noisy-or is one
-ROUNDING = 4 * np.finfo(np.float64).eps  # of a small probability that was written as 1 minus a large one
+ROUNDING = 4 * np.finfo(np.float64).eps  # of a small probability that was written as 1 minus a large one, a multiple of 2^-53
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,11 +39,13 @@ class Component:
     """A part that shares nothing with the others.
 
     Its hard findings are sinks with states (other, seen), all seen, and have two parents or more; roots have no findings.
+    All its numbers are at most 1. What is below e^FLOOR is raised to it, which changes sums above e^FLOOR only; ``faint`` has it.
     """
 
     net: Network
     evidence: Evidence  # by index in ``net``
     nodes: tuple[int, ...]  # the index in the whole network of each of net's variables
+    faint: Mapping[int, Floats]  # logarithms of a root's prior, or another node's likelihood, where it has numbers below e^FLOOR
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,6 +85,7 @@ class _Work:
     log_scale: float = 0.0
     log_likelihoods: dict[int, Floats] = field(default_factory=dict)  # exactly -inf where a finding rules a state out
     factors: list[tuple[int, tuple[int, ...], Mechanism]] = field(default_factory=list)
+    log_priors: dict[int, Floats] = field(default_factory=dict)  # of the roots that findings speak of, these included
 
     def __post_init__(self) -> None:
         for i, likelihood in self.evidence.virtual.items():
@@ -102,17 +106,19 @@ class _Work:
             if len(possible) == 1 and deduce:
                 self.known[i] = int(possible[0])
             elif not free and i in self.log_likelihoods:
-                mechanism = self.posterior(log)
+                mechanism = self.posterior(i, log)
                 del self.log_likelihoods[i]
         if i in self.known:
             self.finding(i, free, mechanism, self.known[i])
         else:
             self.factors.append((i, free, mechanism))
 
-    def posterior(self, log: Floats) -> Table:
+    def posterior(self, i: int, log: Floats) -> Table:
         """A root with all that findings say of it alone."""
-        weights = np.exp(log - log.max())
-        self.log_scale += float(np.log(weights.sum()) + log.max())
+        weights = _floored(log - log.max())
+        total = float(np.log(weights.sum()) + log.max())
+        self.log_scale += total
+        self.log_priors[i] = log - total
         return Table(weights / weights.sum())
 
     def scale(self, factor: float, culprit: str) -> None:
@@ -158,10 +164,16 @@ class _Work:
         parents = {names[i]: [names[p] for p in pa] for i, pa, _ in factors}
         net = Network(variables, parents, {names[i]: m for i, _, m in factors})
         nodes = tuple(self.net.index[n] for n in net.names)
-        # the floor keeps a state that is merely improbable apart from one that is ruled out
         likelihoods = {c: self.log_likelihoods[i] for c, i in enumerate(nodes) if i in self.log_likelihoods}
-        virtual = {c: np.where(log > -np.inf, np.exp(np.maximum(log, FLOOR)), 0.0) for c, log in likelihoods.items() if log.any()}
-        return Component(net, Evidence({c: 1 for c, i in enumerate(nodes) if i in seen}, virtual), nodes)
+        virtual = {c: _floored(log) for c, log in likelihoods.items() if log.any()}
+        logs = likelihoods | {c: self.log_priors[i] for c, i in enumerate(nodes) if i in self.log_priors}
+        faint = {c: log for c, log in logs.items() if ((log < FLOOR) & (log > -np.inf)).any()}
+        return Component(net, Evidence({c: 1 for c, i in enumerate(nodes) if i in seen}, virtual), nodes, faint)
+
+
+def _floored(log: Floats) -> Floats:
+    """The floor keeps a state that is merely improbable apart from one that is ruled out."""
+    return np.where(log > -np.inf, np.exp(np.maximum(log, FLOOR)), 0.0)
 
 
 def _log(values: Floats) -> Floats:
@@ -223,7 +235,8 @@ def as_noisy_or(table: Table) -> NoisyMax | None:
         row = [absent[alone], present[alone] - present[none]] if absent[none] > 0 else [1.0, 0.0]
         contributions.append([[1.0, 0.0], np.maximum(row, 0.0) / max(absent[none], sum(row))])
     found = NoisyMax(table.probabilities[none], contributions).expand(limit=table.probabilities.size)
-    same = np.isclose(found[..., 0], absent, rtol=NOISY_OR_TOLERANCE, atol=0) & np.isclose(
-        found[..., 1], present, rtol=NOISY_OR_TOLERANCE, atol=ROUNDING
+    rounding = np.where(np.ldexp(present, 53) % 1 == 0, ROUNDING, 0.0)
+    same = np.isclose(found[..., 0], absent, rtol=NOISY_OR_TOLERANCE, atol=0) & (
+        np.abs(found[..., 1] - present) <= NOISY_OR_TOLERANCE * present + rounding
     )
     return NoisyMax(table.probabilities[none], contributions) if same.all() else None
