@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import jax
 import numpy as np
@@ -31,6 +30,7 @@ from unimarg.layout import over_states, running_sums
 from unimarg.mechanism import NoisyMax, pmf_from_steps, steps_of
 from unimarg.network import Floats, Ints
 from unimarg.proposals.expected import axis_by_axis, expected, to_causes
+from unimarg.proposals.factors import TINY, Factor, align, multiplied
 
 LARGEST = 1 << 12  # entries of a table
 SPARE = 32  # tables that may share what is left when each has its part of one half of the capacity
@@ -38,14 +38,7 @@ NEGLIGIBLE = 1e-3, 0.1  # variance of a factor relative to its squared mean, and
 FEW_PARENTS = 2  # a noisy-max with no more of them unobserved stays a table
 EXPECTED = 3.0  # nodes of a sample that are drawn from t_v / Z, among those that heard of averages
 DEFENCE = 0.05, 0.25  # the least and the most of its share in a conditional
-TINY, SMALL = 1e-300, 1e-200
 RANGE = 400.0  # of the logarithms of a message
-
-
-class Factor(NamedTuple):
-    scope: tuple[int, ...]  # variables in the order of drawing
-    values: Floats  # an axis for each
-    cut: bool = False  # whether something was averaged out on the way
 
 
 def lookahead(frame: Frame, query: Query, residual: Floats | None = None, largest: int = LARGEST) -> Draft:
@@ -370,26 +363,6 @@ class _Sweep:
             self._send(f._replace(values=np.ones_like(left)), left)
 
 
-def multiplied(factors: list[Floats]) -> tuple[Floats, Floats | None]:
-    """Their product; where that would fall out of a number's range the product over each row's largest, and the logs of those.
-
-    What is possible stays so. Hundreds of findings of one cause, some for and some against, would else leave nothing of any of its states.
-    """
-    product = factors[0]
-    for f in factors[1:]:
-        product = product * f
-    if product.min() > SMALL:
-        return product, None
-    possible = np.logical_and.reduce(np.broadcast_arrays(*(f > 0 for f in factors)))
-    if not (product <= SMALL)[possible].any():
-        return product, None
-    with np.errstate(divide="ignore"):
-        log = sum((np.log(f) for f in factors[1:]), np.log(factors[0]))
-    top = log.max(axis=-1)
-    top = np.where(top > -np.inf, top, 0.0)
-    return np.where(possible, np.maximum(np.exp(log - top[..., None]), TINY), 0.0), top
-
-
 def _varies(square: float, most: float) -> bool:
     """Whether a factor of mean 1 says anything, or is large for something rare, which would be drawn too seldom without it."""
     return square > 1 + NEGLIGIBLE[0] or most > 1 + NEGLIGIBLE[1]
@@ -410,10 +383,3 @@ def _link(pmf: Floats) -> Floats:
 def _summed(steps: Floats) -> Floats:
     """log P(X <= k) from differences of one to the next, along the last axis; that of the last k is 0."""
     return np.pad(running_sums(steps[..., ::-1])[..., ::-1], [(0, 0)] * (steps.ndim - 1) + [(0, 1)])
-
-
-def align(f: Factor, union: tuple[int, ...]) -> Floats:
-    """With axes of length 1 for the variables it lacks; both are in the order of drawing."""
-    sizes = iter(f.values.shape)
-    present = set(f.scope)
-    return f.values.reshape([next(sizes) if v in present else 1 for v in union])
