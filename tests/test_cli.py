@@ -113,6 +113,8 @@ def test_sample_to_standard_output_by_index(capfdbinary):
         (["sample", "asia", "-n", "-5"], "number of samples"),
         (["sample", "asia", "--seed", "-5"], "seed"),
         (["sample", "asia", "-o", "no/such/folder/x.csv"], "cannot be written"),
+        (["sample", "asia", "-n", "2", "-o", "keep.um"], "suffixes .csv .csv.gz, not to 'keep.um'"),
+        (["sample", "asia", "-n", "2", "-o", "keep.bif"], "suffixes .csv .csv.gz, not to 'keep.bif'"),
     ],
 )
 def test_mistakes_are_one_sentence_and_exit_code_2(capsys, arguments, message):

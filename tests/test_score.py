@@ -141,7 +141,7 @@ def test_no_rows(tmp_path):
         (HEADER, {"targets": ["lunge"]}, UsageError, "did you mean 'lung'"),
         (HEADER, {"output": "out.xlsx"}, UsageError, "one of the suffixes .csv"),
         (HEADER, {"output": "no/such/out.csv"}, FormatError, "there is no folder"),
-        (HEADER, {"errors": "no/such/bad.csv"}, UsageError, "there is no folder"),
+        (HEADER, {"errors": "no/such/bad.csv"}, FormatError, "there is no folder"),
         (f'{HEADER}\n"{"x" * 200_000}\n', {}, FormatError, "rows.csv:2: cannot be read on"),
     ],
 )
@@ -150,6 +150,17 @@ def test_what_is_refused(tmp_path, text, options, error, message):
     with pytest.raises(error, match=message):
         score(MODEL, table(tmp_path, text), output, **options)
     assert not output.exists()
+
+
+@pytest.mark.parametrize("name", ["asia.um", "asia.bif", "link.csv"])
+def test_errors_replace_no_other_file(tmp_path, name):
+    path = tmp_path / name
+    (tmp_path / "asia.um").write_bytes(b"a model")
+    (tmp_path / "asia.bif").write_bytes(b"a model")
+    (tmp_path / "link.csv").symlink_to("asia.um")
+    with pytest.raises(UsageError, match=r"one of the suffixes \.csv \.csv\.gz, not to 'asia"):
+        score(MODEL, table(tmp_path, f"{HEADER}\nyes,,\n"), tmp_path / "out.csv", errors=path)
+    assert path.read_bytes() == b"a model"
 
 
 def test_files_that_are_none(tmp_path):

@@ -17,8 +17,8 @@ from typing import Any
 
 import numpy as np
 
-from unimarg.errors import FormatError, UsageError
-from unimarg.formats.files import replacing, write_bytes
+from unimarg.errors import UsageError
+from unimarg.formats.files import check_output, replacing, write_bytes
 from unimarg.formats.interop import import_quietly
 
 SUFFIXES = (".csv", ".csv.gz", ".parquet", ".pq")
@@ -30,7 +30,8 @@ class Parts:
 
     def __init__(self, output: Path, errors: Path | None, job: Mapping[str, Any]):
         self.output, self.errors = output, errors
-        self.parquet = check_output(output).endswith((".parquet", ".pq"))
+        check_output(output, "a table", SUFFIXES)
+        self.parquet = output.name.lower().endswith((".parquet", ".pq"))
         if self.parquet:
             _arrow("parquet")  # an error now rather than after the first part
         self.folder = output.with_name(output.name + ".parts")
@@ -96,16 +97,6 @@ class Parts:
         with parquet.ParquetWriter(out, parquet.read_schema(self._answers(0)), use_dictionary=False) as writer:
             for n in range(self.done):
                 writer.write_table(parquet.read_table(self._answers(n)))
-
-
-def check_output(path: Path) -> str:
-    """The file's name, if it is one that can be written."""
-    name = path.name.lower()
-    if not name.endswith(SUFFIXES):
-        raise UsageError(f"a table is written to a file with one of the suffixes {' '.join(SUFFIXES)}, not to {path.name!r}")
-    if not path.absolute().parent.is_dir():
-        raise FormatError(f"there is no folder {str(path.parent)!r}", path)
-    return name
 
 
 def _arrow(module: str) -> Any:

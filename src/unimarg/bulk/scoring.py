@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from unimarg.bulk.parts import Columns, Parts, check_output
-from unimarg.bulk.source import Batch, Source, open_source, states_of
+from unimarg.bulk.parts import SUFFIXES, Columns, Parts
+from unimarg.bulk.source import CSV, Batch, Source, open_source, states_of
 from unimarg.errors import EvidenceError, UnimargError, UsageError, closest, no_state_left
+from unimarg.formats.files import check_output
 from unimarg.network import Network
 
 if TYPE_CHECKING:
@@ -161,12 +162,12 @@ def _check(net: Network, columns: Sequence[str], targets: Sequence[str] | None, 
 
 def _check_files(rows: Path, output: Path, errors: Path | None) -> None:
     """Three different files, in folders that exist."""
-    check_output(output)
+    check_output(output, "a table", SUFFIXES)
+    if errors:
+        check_output(errors, "a table of errors", CSV, stream=True)
     files = [rows, output, *([errors] if errors else [])]
     if len({file.resolve() for file in files}) < len(files):
         raise UsageError(f"input, output and errors must be different files: {', '.join(map(str, files))}")
-    if errors and not errors.absolute().parent.is_dir():
-        raise UsageError(f"{errors}: there is no folder {str(errors.parent)!r}")
 
 
 def _where(bad: Sequence[object]) -> str:
