@@ -205,6 +205,26 @@ def test_a_run_goes_on_where_it_stopped(tmp_path, monkeypatch, suffix):
     assert not (tmp_path / f"out{suffix}.parts").exists()
 
 
+def test_the_advice_after_a_bad_row_can_be_followed(tmp_path, monkeypatch):
+    """A run that came to nothing is not in the way of the next; one that has finished parts goes on with a file for errors."""
+    good, wrong = "yes,no,\n", "maybe,no,\n"
+    files = tmp_path / "rows.csv", tmp_path / "out.csv"
+    table(tmp_path, f"{HEADER}\n{wrong}")
+    with pytest.raises(EvidenceError, match="--errors"):
+        score(MODEL, *files, ["tub"])
+    assert not (tmp_path / "out.csv.parts").exists()
+    (tmp_path / "out.csv.parts").mkdir()
+    (tmp_path / "out.csv.parts" / "job.json").write_text("{}")  # of a run that was killed before its first part
+    assert score(MODEL, *files, ["tub"], errors=tmp_path / "bad.csv").bad == 1
+    monkeypatch.setattr(module, "MOST", 4)
+    monkeypatch.setattr(module, "FEWEST", 4)
+    table(tmp_path, f"{HEADER}\n{good * 9}{wrong}")
+    with pytest.raises(EvidenceError, match=r"line 11: .*--errors"):
+        score(MODEL, *files, ["tub"])
+    done = score(MODEL, *files, ["tub"], errors=tmp_path / "bad.csv")
+    assert (done.rows, done.bad, done.resumed) == (10, 1, 4)
+
+
 def test_a_run_that_stopped_while_the_parts_were_joined(tmp_path, monkeypatch):
     monkeypatch.setattr(module, "MOST", 64)
     monkeypatch.setattr(module, "FEWEST", 64)

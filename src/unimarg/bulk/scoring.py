@@ -68,18 +68,24 @@ def score(
     size = min(max(BATCH_STATES // int(model.net.cards.sum()), FEWEST), MOST) if method == "um" else ONE_BY_ONE
     _check_files(source.path, Path(output), None if errors is None else Path(errors))
     job = {"input": _stamp(source.path), "model": _digest(model), "columns": source.columns, "targets": [model.net.names[i] for i in nodes]}
-    job |= {"method": method, "keep": list(keep), "rows": size, "errors": errors is not None}
+    job |= {"method": method, "keep": list(keep), "rows": size}
     parts = Parts(Path(output), None if errors is None else Path(errors), job)
     done = resumed = max(parts.done - 1, 0)  # the last part may be shorter than the others: it is made again
     total = resumed * size
-    for batch in source.batches(size, resumed):
-        columns, bad = answers.of(batch, total)
-        if bad and errors is None:
-            raise EvidenceError(f"{source.path}: {_where(bad[0])}: {bad[0][2]}; give a file for errors (--errors) to set such rows aside")
-        parts.write(done, columns, bad, answers.types)
-        done, total = done + 1, total + len(batch.columns[0])
-        if progress:
-            progress(total, batch.share)
+    try:
+        for batch in source.batches(size, resumed):
+            columns, bad = answers.of(batch, total)
+            if bad and errors is None:
+                raise EvidenceError(
+                    f"{source.path}: {_where(bad[0])}: {bad[0][2]}; give a file for errors (--errors) to set such rows aside"
+                )
+            parts.write(done, columns, bad, answers.types)
+            done, total = done + 1, total + len(batch.columns[0])
+            if progress:
+                progress(total, batch.share)
+    except UnimargError:
+        parts.discard()
+        raise
     if not done:
         parts.write(0, answers.of(Batch([[] for _ in source.columns], []), 0)[0], [], answers.types)
     count = parts.join(answers.header, ["row", "line", "reason", *source.columns])
