@@ -88,9 +88,9 @@ class Marginalizer:
 
         ``um`` is one forward pass: fast, approximate, without an error of its own. The other methods have one: auto, exact, prior,
         independent, hybrid, message, lookahead, adaptive, sequential. ``options``: ``samples``, ``target_error`` (the largest
-        standard error over the targets; None: draw all samples), ``seconds``, ``beta`` (of hybrid: a
-        number, one for each variable, a mapping by name, a function of states and evidence, "fit"), ``structure``, ``seed``. For a list of
-        evidence sets there is a list of answers.
+        standard error over the targets; None: draw all samples), ``seconds``, ``beta`` (of hybrid: a number, one for each variable, a
+        mapping by name, a function of states and evidence, "fit"), ``structure``, ``seed``, ``memory`` (of exact: bytes).
+        For a list of evidence sets there is a list of answers.
         """
         from unimarg.inference import answer
 
