@@ -245,10 +245,13 @@ def test_bad_case_file(capsys, tmp_path):
         '{"dysp": null}': "cannot be None",
         '{"dysp": ' + "9" * 400 + "}": "has no state",
         "9" * 5000: "is not JSON",
+        '{"dysp": "yes", "dysp": "no"}': "case.json: 'dysp' is there twice: 'yes' and 'no'",
+        '{"dysp": {"yes": 0.9, "yes": 0.2}}': "'yes' is there twice",
+        '{"smoke": "no"}': "two findings on 'smoke': 'no' and 'yes'",
     }
     for text, message in mistakes.items():
         case.write_text(text)
-        code, _, err = run(capsys, "query", "asia", "--case", str(case))
+        code, _, err = run(capsys, "query", "asia", "--case", str(case), "-e", "smoke=yes")
         assert code == 2
         assert message in err
 

@@ -60,6 +60,16 @@ def parse_evidence(net: Network, evidence: Mapping[str, object] | None) -> Evide
     return Evidence(hard, virtual)
 
 
+def no_name_twice(pairs: Sequence[tuple[str, object]]) -> dict[str, object]:
+    """As ``object_pairs_hook`` of ``json.loads``, which else takes the last of two findings on one variable."""
+    found: dict[str, object] = {}
+    for name, value in pairs:
+        if name in found:
+            raise EvidenceError(f"{name!r} is there twice: {found[name]!r} and {value!r}")
+        found[name] = value
+    return found
+
+
 def _finding(variable: Variable, value: object) -> int | Floats:
     if isinstance(value, str | bool | np.bool_ | Real):
         return state_index(variable, value)

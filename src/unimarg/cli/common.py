@@ -74,19 +74,23 @@ def variables_of(net: Network, given: Iterable[str]) -> list[str]:
 
 
 def findings_of(net: Network, case: Path | None, evidence: Sequence[str]) -> dict[str, Any]:
-    """What the case file and the options say; a case may be amended, but two options on one variable are a mistake."""
-    given: dict[str, Any] = {}
+    """What the case file and the options say; two different findings on one variable are a mistake."""
+    given = _case(case)
     for name, value in (_finding(net, text) for text in evidence):
         if given.setdefault(name, value) != value:
             raise EvidenceError(f"two findings on {name!r}: {given[name]!r} and {value!r}")
-    return _case(case) | given
+    return given
 
 
 def _case(path: Path | None) -> dict[str, Any]:
     if path is None:
         return {}
+    from unimarg.evidence import no_name_twice
+
     try:
-        case = json.loads(path.read_bytes())
+        case = json.loads(path.read_bytes(), object_pairs_hook=no_name_twice)
+    except EvidenceError as e:
+        raise EvidenceError(f"{path}: {e}") from None
     except (ValueError, RecursionError) as e:
         raise EvidenceError(f"{path} is not JSON: {e}") from None
     if not isinstance(case, dict):
