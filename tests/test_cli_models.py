@@ -15,6 +15,7 @@ import unimarg as um
 from models import ASIA, random_model, same
 from test_cli import run
 from unimarg import trainer
+from unimarg.masking import observable
 
 CALL = 4
 OPTIONS = ("--preset", "small", "--seed", "3")
@@ -48,6 +49,14 @@ def test_info_of_a_model(capsys, model_file):
     code, out, _ = run(capsys, "info", model_file)
     assert code == 0
     assert "training samples" in out
+
+
+def test_info_says_what_can_be_observed(capsys, tmp_path):
+    random_model(ASIA, mask=observable(ASIA, ["dysp", "smoke"])).save(tmp_path / "asia.um")
+    assert json.loads(run(capsys, "info", str(tmp_path / "asia.um"), "--json")[1])["observable"] == ["smoke", "dysp"]
+    out = run(capsys, "info", str(tmp_path / "asia.um"))[1]
+    assert re.search("observable +smoke, dysp", out)
+    assert "not to be trusted" in run(capsys, "query", str(tmp_path / "asia.um"), "-e", "xray=yes", "--method", "um")[1]
 
 
 def test_query_of_a_model(capsys, model_file):

@@ -48,6 +48,8 @@ def info(
 def _fact(value: object) -> str:
     if isinstance(value, dict):
         return ", ".join(f"{k} ({v})" for k, v in value.items())
+    if isinstance(value, list):
+        return ", ".join(value)
     if isinstance(value, bool):
         return "yes" if value else "no"
     return f"{value:,}" if isinstance(value, int) else f"{value:.4g}" if isinstance(value, float) else str(value)
@@ -75,6 +77,7 @@ def network_facts(net: Network) -> dict[str, Any]:
 
 def model_facts(model: Marginalizer) -> dict[str, Any]:
     import jax
+    import numpy as np
 
     architecture, history = model.recipe.architecture, model.history
     return {
@@ -84,6 +87,7 @@ def model_facts(model: Marginalizer) -> dict[str, Any]:
         "student_units": model.recipe.student,
         "weights": sum(a.size for a in jax.tree.leaves((model.trunk, model.student))),
         "encoding": model.recipe.encoding,
+        **({} if model.observable.all() else {"observable": [model.net.names[i] for i in np.flatnonzero(model.observable)]}),
         "steps": history.get("steps"),
         "training_samples": history.get("samples"),
         "training_seconds": history.get("seconds"),

@@ -131,11 +131,13 @@ class Service:
         return asked.model_copy(update={"method": method, "seconds": seconds, "samples": samples})
 
     async def one_shot(self, served: Served, case: schemas.Case) -> bytes:
+        assert served.model is not None
         began, writer = time.perf_counter(), served.writer(case.targets)
-        rows, contradiction = await self.batchers[served.name].ask([served.findings(case.evidence)])
+        evidence = served.findings(case.evidence)
+        rows, contradiction = await self.batchers[served.name].ask([evidence])
         if contradiction[0] >= 0:
             raise served.impossible(contradiction[0])
-        return served.one_shot(writer.marginals(rows[0]), time.perf_counter() - began)
+        return served.one_shot(served.model.about_one_shot(evidence), writer.marginals(rows[0]), time.perf_counter() - began)
 
 
 def make_app(
