@@ -57,6 +57,8 @@ def test_virtual_evidence(model):
     assert soft["c"] != model.query(None, None, "um")["c"]
     assert model.query({"a": [0, 0.5]}, None, "um")["a"] == {"no": 0, "yes": 1}  # one state left
     assert model.query({"b": [0, 1, 1]}, None, "um")["b"]["NA"] == 0  # what a likelihood rules out
+    for flat in ({"b": [1, 1, 1]}, {"b": [0.3, 0.3, 0.3], "c": [1, 1, 1, 1]}):  # says nothing
+        assert dict(model.query(flat, None, "um")) == dict(model.query(None, None, "um"))
 
 
 def frame(rows: int) -> pd.DataFrame:

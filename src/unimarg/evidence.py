@@ -35,6 +35,11 @@ class Evidence:
     def nodes(self) -> set[int]:
         return {*self.hard, *self.virtual}
 
+    @property
+    def telling(self) -> dict[int, int | Floats]:
+        """Without likelihoods that are the same for every state: they say nothing, and a trained network need not know that."""
+        return {**self.hard, **{i: likelihood for i, likelihood in self.virtual.items() if (likelihood != likelihood[0]).any()}}
+
 
 def parse_evidence(net: Network, evidence: Mapping[str, object] | None) -> Evidence:
     """Check a user's evidence against the network.

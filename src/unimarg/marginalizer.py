@@ -159,7 +159,7 @@ class Marginalizer:
 
     def about_one_shot(self, evidence: Evidence) -> str:
         """What an answer by one forward pass says of itself."""
-        unseen = [repr(self.net.names[i]) for i in sorted(evidence.nodes) if not self.observable[i]]
+        unseen = [repr(self.net.names[i]) for i in sorted(evidence.telling) if not self.observable[i]]
         more = f" and {len(unseen) - 3} more" if len(unseen) > 3 else ""
         warning = f"; not to be trusted: training never showed a finding on {', '.join(unseen[:3])}{more}, use another method"
         return "one forward pass, without an error of its own" + warning * bool(unseen)
@@ -284,7 +284,7 @@ class Marginalizer:
         known = np.zeros((len(evidence), len(self.net)), dtype=bool)
         values = [np.zeros((len(evidence), n, k), dtype=np.float32) for k, n in self.ragged.groups]
         for row, e in enumerate(evidence):
-            for i, value in [*e.hard.items(), *e.virtual.items()]:
+            for i, value in e.telling.items():
                 known[row, self.ragged.place[i]] = True
                 group, j = self.ragged.member[i]
                 if isinstance(value, np.ndarray):
