@@ -152,6 +152,12 @@ def test_what_is_refused(tmp_path, text, options, error, message):
     assert not output.exists()
 
 
+@pytest.mark.parametrize("source", ["asia.um", ASIA, None])
+def test_what_is_no_model(tmp_path, source):
+    with pytest.raises(UsageError, match=r"needs a trained model, not .*load_model"):
+        score(source, table(tmp_path, HEADER), tmp_path / "out.csv")
+
+
 @pytest.mark.parametrize("name", ["asia.um", "asia.bif", "link.csv"])
 def test_errors_replace_no_other_file(tmp_path, name):
     path = tmp_path / name

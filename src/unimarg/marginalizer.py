@@ -41,7 +41,7 @@ OVERHEAD = 16  # rows that a pass could have answered in the time that it takes 
 
 @dataclass(frozen=True, eq=False)
 class Marginalizer:
-    """A trained network together with the Bayesian network it answers for; made by ``unimarg.train``."""
+    """A trained network together with the Bayesian network it answers for, ``net``; made by ``unimarg.train``."""
 
     net: Network
     recipe: Recipe
@@ -122,11 +122,11 @@ class Marginalizer:
 
         return joint_table(self.net, self, evidence, names, method, **options)
 
-    def most_probable(self, evidence: Mapping[str, object] | None = None, seed: int = 0) -> Explanation:
+    def most_probable(self, evidence: Mapping[str, object] | None = None, seed: int = 0, *, largest: int | None = None) -> Explanation:
         """The most probable state of all variables together, as ``unimarg.most_probable``."""
         from unimarg.explanation import LARGEST, explain_all
 
-        return explain_all(self.net, self, evidence, seed, LARGEST)
+        return explain_all(self.net, self, evidence, seed, LARGEST if largest is None else largest)
 
     @property
     def sequential(self) -> bool:

@@ -61,6 +61,10 @@ def score(
     that names the line, unless there is a file for ``errors``, which they then go to with the reason. The same call after a run was
     killed goes on where it stopped.
     """
+    from unimarg.marginalizer import Marginalizer
+
+    if not isinstance(model, Marginalizer):
+        raise UsageError(f"score needs a trained model, not {model!r}; unimarg.load_model reads one, unimarg.train makes one")
     start = time.perf_counter()
     source = open_source(Path(rows))
     nodes = _check(model.net, source.columns, targets, method, keep)
