@@ -51,6 +51,18 @@ def test_info_of_a_model(capsys, model_file):
     assert "training samples" in out
 
 
+def test_a_model_stands_for_its_network(capsys, tmp_path, model_file):
+    with pytest.raises(um.FormatError, match="load_model reads it"):
+        um.load(model_file)
+    assert run(capsys, "convert", model_file, str(tmp_path / "asia.xdsl"))[0] == 0
+    assert um.load(tmp_path / "asia.xdsl") == ASIA
+    assert run(capsys, "sample", model_file, "-n", "9")[1] == run(capsys, "sample", "asia", "-n", "9")[1]
+    assert run(capsys, "train", model_file, "-o", str(tmp_path / "b.um"), "--preset", "small", "--budget", "1 steps")[0] == 0
+    assert um.load_model(tmp_path / "b.um").net == ASIA
+    code, _, err = run(capsys, "train", model_file, "-o", model_file, "--budget", "1 steps")
+    assert (code, "write to another file" in err) == (2, True)
+
+
 def test_info_says_what_can_be_observed(capsys, tmp_path):
     random_model(ASIA, mask=observable(ASIA, ["dysp", "smoke"])).save(tmp_path / "asia.um")
     assert json.loads(run(capsys, "info", str(tmp_path / "asia.um"), "--json")[1])["observable"] == ["smoke", "dysp"]
