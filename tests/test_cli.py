@@ -237,6 +237,14 @@ def test_a_reader_that_goes_away():
         assert process.stderr.read() == b""
 
 
+def test_a_target_that_is_named_twice_is_one(capsys):
+    twice = ("-t", "lung", "-t", "lung")
+    assert run(capsys, "query", "asia", *twice)[1].count("lung") == 1
+    assert run(capsys, "sample", "asia", "-n", "3", *twice)[1].splitlines()[0] == "lung"
+    for method in ("exact", "lookahead"):
+        assert len(um.infer(um.example("asia"), {}, ["lung", "lung"], method).variables) == 1
+
+
 def test_bad_case_file(capsys, tmp_path):
     case = tmp_path / "case.json"
     mistakes = {

@@ -172,12 +172,13 @@ class Network:
         return self.index[name]
 
     def find_all(self, names: Iterable[str] | None, what: str = "targets") -> list[int]:
-        """The indices of some variables, of all if None; ``what`` they are to the user."""
+        """The indices of some variables, of all if None; ``what`` they are to the user. A target that is named twice is one target."""
         if names is None:
             return list(range(len(self)))
         if isinstance(names, str) or not isinstance(names, Iterable):
             raise UsageError(f"{what} must be a list of names, not {'the string ' if isinstance(names, str) else ''}{names!r}")
-        return [self.find(name) for name in names]
+        found = [self.find(name) for name in names]
+        return list(dict.fromkeys(found)) if what == "targets" else found
 
     def log_probability(self, states: Ints) -> Floats:
         """log P(x) in float64 for complete states ``[n, nodes]``: the slow reference."""
