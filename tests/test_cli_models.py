@@ -63,6 +63,17 @@ def test_a_model_stands_for_its_network(capsys, tmp_path, model_file):
     assert (code, "write to another file" in err) == (2, True)
 
 
+def test_info_says_how_a_model_was_trained(capsys, tmp_path):
+    random_model(ASIA, preset="small", hidden=(256, 256), rounds=2, rare=0.25).save(tmp_path / "asia.um")
+    facts = json.loads(run(capsys, "info", str(tmp_path / "asia.um"), "--json")[1])
+    assert facts["changed"] == ["rounds=2", "rare=0.25"]
+    assert [facts["recipe"][name] for name in ("rounds", "virtual", "rare", "labels")] == [2, 0.02, 0.25, "auto"]
+    assert facts["recipe"]["mask"]["kind"] == "Mixture"
+    out = run(capsys, "info", str(tmp_path / "asia.um"))[1]
+    assert re.search("changed +rounds=2, rare=0.25", out)
+    assert "recipe" not in out
+
+
 def test_info_says_what_can_be_observed(capsys, tmp_path):
     random_model(ASIA, mask=observable(ASIA, ["dysp", "smoke"])).save(tmp_path / "asia.um")
     assert json.loads(run(capsys, "info", str(tmp_path / "asia.um"), "--json")[1])["observable"] == ["smoke", "dysp"]

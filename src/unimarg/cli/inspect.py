@@ -41,7 +41,8 @@ def info(
         return print(json.dumps(facts, indent=2))
     from unimarg import terminal
 
-    terminal.console().print(terminal.columns((name.replace("_", " "), _fact(value)) for name, value in facts.items() if value != {}))
+    shown = {name: value for name, value in facts.items() if name != "recipe" and value not in ({}, [])}
+    terminal.console().print(terminal.columns((name.replace("_", " "), _fact(value)) for name, value in shown.items()))
     return None
 
 
@@ -79,9 +80,14 @@ def model_facts(model: Marginalizer) -> dict[str, Any]:
     import jax
     import numpy as np
 
+    from unimarg.checkpoint import differing, recipe_to_json
+    from unimarg.presets import recipe
+
+    made, preset = recipe_to_json(model.recipe), recipe_to_json(recipe(model.net, model.recipe.preset))
     architecture, history = model.recipe.architecture, model.history
     return {
         "preset": model.recipe.preset,
+        "changed": differing(made, preset),
         "hidden": " x ".join(map(str, architecture.hidden)) + (" (residual)" if architecture.residual else ""),
         "heads": ", ".join(architecture.heads) + (" (gated)" if architecture.gated else ""),
         "student_units": model.recipe.student,
@@ -95,6 +101,7 @@ def model_facts(model: Marginalizer) -> dict[str, Any]:
         **(_held_out(history) if history.get("held_out") else {}),
         "seed": history.get("seed"),
         "finished": history.get("steps") == history.get("planned_steps"),
+        "recipe": made,
     }
 
 
