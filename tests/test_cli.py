@@ -113,6 +113,8 @@ def test_sample_to_standard_output_by_index(capfdbinary):
         (["sample", "asia", "-n", "-5"], "number of samples"),
         (["sample", "asia", "--seed", "-5"], "seed"),
         (["sample", "asia", "-o", "no/such/folder/x.csv"], "cannot be written"),
+        (["sample", "asia", "-n", "2", "-o", "keep.um"], "suffixes .csv .csv.gz, not to 'keep.um'"),
+        (["sample", "asia", "-n", "2", "-o", "keep.bif"], "suffixes .csv .csv.gz, not to 'keep.bif'"),
     ],
 )
 def test_mistakes_are_one_sentence_and_exit_code_2(capsys, arguments, message):
@@ -235,6 +237,14 @@ def test_a_reader_that_goes_away():
         assert process.stderr.read() == b""
 
 
+def test_a_target_that_is_named_twice_is_one(capsys):
+    twice = ("-t", "lung", "-t", "lung")
+    assert run(capsys, "query", "asia", *twice)[1].count("lung") == 1
+    assert run(capsys, "sample", "asia", "-n", "3", *twice)[1].splitlines()[0] == "lung"
+    for method in ("exact", "lookahead"):
+        assert len(um.infer(um.example("asia"), {}, ["lung", "lung"], method).variables) == 1
+
+
 def test_bad_case_file(capsys, tmp_path):
     case = tmp_path / "case.json"
     mistakes = {
@@ -243,10 +253,13 @@ def test_bad_case_file(capsys, tmp_path):
         '{"dysp": null}': "cannot be None",
         '{"dysp": ' + "9" * 400 + "}": "has no state",
         "9" * 5000: "is not JSON",
+        '{"dysp": "yes", "dysp": "no"}': "case.json: 'dysp' is there twice: 'yes' and 'no'",
+        '{"dysp": {"yes": 0.9, "yes": 0.2}}': "'yes' is there twice",
+        '{"smoke": "no"}': "two findings on 'smoke': 'no' and 'yes'",
     }
     for text, message in mistakes.items():
         case.write_text(text)
-        code, _, err = run(capsys, "query", "asia", "--case", str(case))
+        code, _, err = run(capsys, "query", "asia", "--case", str(case), "-e", "smoke=yes")
         assert code == 2
         assert message in err
 

@@ -15,6 +15,7 @@ import unimarg as um
 from models import ASIA, random_model, same
 from test_cli import run
 from unimarg import trainer
+from unimarg.masking import observable
 
 CALL = 4
 OPTIONS = ("--preset", "small", "--seed", "3")
@@ -48,6 +49,37 @@ def test_info_of_a_model(capsys, model_file):
     code, out, _ = run(capsys, "info", model_file)
     assert code == 0
     assert "training samples" in out
+
+
+def test_a_model_stands_for_its_network(capsys, tmp_path, model_file):
+    with pytest.raises(um.FormatError, match="load_model reads it"):
+        um.load(model_file)
+    assert run(capsys, "convert", model_file, str(tmp_path / "asia.xdsl"))[0] == 0
+    assert um.load(tmp_path / "asia.xdsl") == ASIA
+    assert run(capsys, "sample", model_file, "-n", "9")[1] == run(capsys, "sample", "asia", "-n", "9")[1]
+    assert run(capsys, "train", model_file, "-o", str(tmp_path / "b.um"), "--preset", "small", "--budget", "1 steps")[0] == 0
+    assert um.load_model(tmp_path / "b.um").net == ASIA
+    code, _, err = run(capsys, "train", model_file, "-o", model_file, "--budget", "1 steps")
+    assert (code, "write to another file" in err) == (2, True)
+
+
+def test_info_says_how_a_model_was_trained(capsys, tmp_path):
+    random_model(ASIA, preset="small", hidden=(256, 256), rounds=2, rare=0.25).save(tmp_path / "asia.um")
+    facts = json.loads(run(capsys, "info", str(tmp_path / "asia.um"), "--json")[1])
+    assert facts["changed"] == ["rounds=2", "rare=0.25"]
+    assert [facts["recipe"][name] for name in ("rounds", "virtual", "rare", "labels")] == [2, 0.02, 0.25, "auto"]
+    assert facts["recipe"]["mask"]["kind"] == "Mixture"
+    out = run(capsys, "info", str(tmp_path / "asia.um"))[1]
+    assert re.search("changed +rounds=2, rare=0.25", out)
+    assert "recipe" not in out
+
+
+def test_info_says_what_can_be_observed(capsys, tmp_path):
+    random_model(ASIA, mask=observable(ASIA, ["dysp", "smoke"])).save(tmp_path / "asia.um")
+    assert json.loads(run(capsys, "info", str(tmp_path / "asia.um"), "--json")[1])["observable"] == ["smoke", "dysp"]
+    out = run(capsys, "info", str(tmp_path / "asia.um"))[1]
+    assert re.search("observable +smoke, dysp", out)
+    assert "not to be trusted" in run(capsys, "query", str(tmp_path / "asia.um"), "-e", "xray=yes", "--method", "um")[1]
 
 
 def test_query_of_a_model(capsys, model_file):

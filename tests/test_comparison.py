@@ -240,9 +240,18 @@ def test_command_line(capsys, tmp_path):
     answer = json.loads(out)
     assert [row["statistic"] for row in answer["summary"]] == ["mean", "mean from", "mean to", "median", "worst"] * 4
     assert answer["summary"][0]["coverage"] is None
-    code, _, err = run(capsys, "evaluate", "asia", "--plot", "out.txt")
-    assert code == 2
-    assert "suffixes" in err
+    for option, name in (("--plot", "out.txt"), ("--markdown", "asia.um"), ("--markdown", "asia.bif"), ("-o", "asia.um")):
+        code, _, err = run(capsys, "evaluate", "asia", option, str(tmp_path / name))
+        assert code == 2
+        assert "suffixes" in err
+
+
+@pytest.mark.parametrize("content", [b"a model", b"a model\nof two lines"])
+def test_a_file_of_another_kind_stays_as_it_is(tmp_path, content):
+    (tmp_path / "rows").write_bytes(content)
+    with pytest.raises(FormatError, match="give another"):
+        small(file=tmp_path / "rows")
+    assert (tmp_path / "rows").read_bytes() == content
 
 
 def test_progress():

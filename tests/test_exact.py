@@ -1,7 +1,9 @@
 """Exact inference against enumeration, and what it does with bad, impossible and too large queries."""
 
+import math
 import time
 import tracemalloc
+from functools import partial
 
 import numpy as np
 import pytest
@@ -14,6 +16,8 @@ from unimarg.evaluation import evidence_sets
 from unimarg.evidence import parse_evidence
 from unimarg.exact import _one_by_one, exact, solve
 from unimarg.examples import example
+from unimarg.inference import infer
+from unimarg.influence import explain
 from unimarg.junction import _factors, _planned, junction_tree
 from unimarg.network import Network, NoisyMax, NoisyOr, Table, Variable
 from unimarg.reduction import reduce
@@ -140,7 +144,9 @@ def grid(side: int, seed: int = 0) -> Network:
 
 def test_a_large_treewidth_is_declined_with_a_figure():
     started = time.perf_counter()
-    with pytest.raises(TooExpensiveError, match=r"needs about [\d.e+]+ [GT]iB, the budget is 4 GiB; raise memory=") as caught:
+    with pytest.raises(
+        TooExpensiveError, match=r"needs about [\d.e+]+ [GT]iB, the budget is 4 GiB; allow more \(memory=, --memory\)"
+    ) as caught:
         exact(grid(40))
     assert caught.value.predicted_bytes > 4 * GIB
     assert time.perf_counter() - started < 30
@@ -151,7 +157,19 @@ def test_a_large_treewidth_is_declined_with_a_figure():
 def test_the_budget_is_an_argument():
     with pytest.raises(TooExpensiveError, match="MiB, the budget is 1 MiB"):
         exact(grid(12), memory=2**20)
+    with pytest.raises(TooExpensiveError, match="MiB, the budget is 1 MiB"):
+        infer(grid(12), method="exact", memory=2**20)
+    assert [post.status for post in infer(grid(12), [{}], method="exact", memory=2**20)] == ["failed"]
+    with pytest.raises(UsageError, match="memory is for the method 'exact'"):
+        infer(grid(12), memory=2**20)
     assert len(exact(grid(12))) == 144
+
+
+@pytest.mark.parametrize("memory", ["4GiB", 0, True, math.nan, [1]])
+def test_a_budget_is_a_number_of_bytes(memory):
+    for ask in (exact, partial(infer, method="exact"), partial(explain, target="0,0")):
+        with pytest.raises(UsageError, match="a positive number of bytes"):
+            ask(grid(2), {}, memory=memory)
 
 
 def test_log_evidence_of_many_findings_does_not_underflow():

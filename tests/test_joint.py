@@ -319,6 +319,8 @@ def test_most_probable_of_a_model_and_impossible_evidence():
             um.most_probable(ASIA, {"either": "no", "lung": "yes"}, largest=largest)
     with pytest.raises(um.UsageError, match="largest"):
         um.most_probable(ASIA, {}, largest=-1)
+    with pytest.raises(um.UsageError, match="largest must be"):
+        random_model(ASIA).most_probable({}, largest=-1)
 
 
 def test_joint_of_a_model():

@@ -5,8 +5,9 @@ import pandas as pd
 import pytest
 
 import unimarg as um
-from models import random_model
+from models import ASIA, random_model
 from unimarg import EvidenceError, Network, UsageError, Variable
+from unimarg.masking import observable
 
 NET = Network(
     [Variable("a", ("no", "yes")), Variable("b", ("NA", "None", "x")), Variable("one", ("only",)), Variable("c", ("0", "1", "2", "3"))],
@@ -56,6 +57,8 @@ def test_virtual_evidence(model):
     assert soft["c"] != model.query(None, None, "um")["c"]
     assert model.query({"a": [0, 0.5]}, None, "um")["a"] == {"no": 0, "yes": 1}  # one state left
     assert model.query({"b": [0, 1, 1]}, None, "um")["b"]["NA"] == 0  # what a likelihood rules out
+    for flat in ({"b": [1, 1, 1]}, {"b": [0.3, 0.3, 0.3], "c": [1, 1, 1, 1]}):  # says nothing
+        assert dict(model.query(flat, None, "um")) == dict(model.query(None, None, "um"))
 
 
 def frame(rows: int) -> pd.DataFrame:
@@ -172,3 +175,12 @@ def test_a_list_of_evidence_sets_is_one_pass(model):
         np.testing.assert_allclose(np.concatenate(found.probabilities), np.concatenate(alone.probabilities), atol=1e-6)
         assert (found.method, found.status, list(found)) == ("um", "ok", ["c", "b"])
     assert model.query([], method="um") == []
+
+
+def test_a_finding_that_training_never_showed_is_said():
+    model = random_model(ASIA, mask=observable(ASIA, ["dysp", "smoke"]))
+    hard, virtual, known = model.query([{"xray": "yes", "dysp": "yes"}, {"xray": [0.3, 0.9]}, {"dysp": "yes"}], method="um")
+    for post in (hard, virtual, model.query({"xray": "yes"}, method="um")):
+        assert "training never showed a finding on 'xray', use another method" in post.message
+    assert "never showed" not in known.message
+    assert "never showed" not in model.query({"xray": "yes"}).message  # exact

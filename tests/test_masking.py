@@ -9,7 +9,7 @@ import pytest
 import unimarg as um
 from unimarg.counter import key_from_seed
 from unimarg.errors import UsageError
-from unimarg.masking import Among, Fixed, LogUniformRate, Mixture, Prefix, Rates, UniformRate, leaves, observable
+from unimarg.masking import Among, Fixed, LogUniformRate, Mixture, Prefix, Rates, UniformRate, can_show, leaves, observable
 
 NODES, MANY = 12, 1 << 15
 ODD, RATES = tuple(range(1, NODES, 2)), tuple(i / (NODES - 1) for i in range(NODES))
@@ -180,3 +180,10 @@ def test_observable():
 def test_misuse_is_refused(make):
     with pytest.raises(UsageError):
         make(um.example("asia"))
+
+
+@pytest.mark.parametrize(
+    "mask", [*MASKS.values(), Fixed((2, 5)), Mixture((Fixed((1,)), UniformRate()), (1, 0)), Among(Rates(RATES), (0, 3))]
+)
+def test_what_a_mask_can_show_is_what_it_shows(mask):
+    assert (can_show(mask, NODES) == draw(mask).any(axis=1)).all()

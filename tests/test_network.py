@@ -7,6 +7,7 @@ import pytest
 from networks import all_states, random_network
 from unimarg import Network, NoisyMax, NoisyOr, Table, Variable
 from unimarg.errors import NetworkError, UsageError
+from unimarg.examples import example
 
 
 def chain(**mechanisms) -> Network:
@@ -103,6 +104,22 @@ def test_expanded_noisy_max_equals_its_rows():
 def test_expanding_165_parents_is_refused():
     with pytest.raises(NetworkError, match=r"165 parents .* 9.35e\+49 entries"):
         NoisyOr(0.1, [0.5] * 165).expand()
+
+
+@pytest.mark.parametrize(
+    ("states", "sentence"),
+    [
+        ([[0, 0, 0]], r"\[rows, 8 variables\], not int64 \[1, 3\]"),
+        ([0] * 8, r"not int64 \[8\]"),
+        ([[0.0] * 8], "not float64"),
+        ([[True] * 8], "not bool"),
+        ([[0] * 8, [-1] * 8], "row 1: 'asia' has no state number -1; they go from 0 to 1"),
+        ([[0] * 7 + [2]], "row 0: 'dysp' has no state number 2"),
+    ],
+)
+def test_states_that_have_no_probability(states, sentence):
+    with pytest.raises(UsageError, match=sentence):
+        example("asia").log_probability(states)
 
 
 def test_log_probability_sums_to_one():

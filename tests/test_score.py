@@ -141,7 +141,7 @@ def test_no_rows(tmp_path):
         (HEADER, {"targets": ["lunge"]}, UsageError, "did you mean 'lung'"),
         (HEADER, {"output": "out.xlsx"}, UsageError, "one of the suffixes .csv"),
         (HEADER, {"output": "no/such/out.csv"}, FormatError, "there is no folder"),
-        (HEADER, {"errors": "no/such/bad.csv"}, UsageError, "there is no folder"),
+        (HEADER, {"errors": "no/such/bad.csv"}, FormatError, "there is no folder"),
         (f'{HEADER}\n"{"x" * 200_000}\n', {}, FormatError, "rows.csv:2: cannot be read on"),
     ],
 )
@@ -150,6 +150,23 @@ def test_what_is_refused(tmp_path, text, options, error, message):
     with pytest.raises(error, match=message):
         score(MODEL, table(tmp_path, text), output, **options)
     assert not output.exists()
+
+
+@pytest.mark.parametrize("source", ["asia.um", ASIA, None])
+def test_what_is_no_model(tmp_path, source):
+    with pytest.raises(UsageError, match=r"needs a trained model, not .*load_model"):
+        score(source, table(tmp_path, HEADER), tmp_path / "out.csv")
+
+
+@pytest.mark.parametrize("name", ["asia.um", "asia.bif", "link.csv"])
+def test_errors_replace_no_other_file(tmp_path, name):
+    path = tmp_path / name
+    (tmp_path / "asia.um").write_bytes(b"a model")
+    (tmp_path / "asia.bif").write_bytes(b"a model")
+    (tmp_path / "link.csv").symlink_to("asia.um")
+    with pytest.raises(UsageError, match=r"one of the suffixes \.csv \.csv\.gz, not to 'asia"):
+        score(MODEL, table(tmp_path, f"{HEADER}\nyes,,\n"), tmp_path / "out.csv", errors=path)
+    assert path.read_bytes() == b"a model"
 
 
 def test_files_that_are_none(tmp_path):
@@ -192,6 +209,26 @@ def test_a_run_goes_on_where_it_stopped(tmp_path, monkeypatch, suffix):
     assert output.read_bytes() == (tmp_path / f"whole{suffix}").read_bytes()
     assert bad.read_text() == (tmp_path / "whole_bad.csv").read_text()
     assert not (tmp_path / f"out{suffix}.parts").exists()
+
+
+def test_the_advice_after_a_bad_row_can_be_followed(tmp_path, monkeypatch):
+    """A run that came to nothing is not in the way of the next; one that has finished parts goes on with a file for errors."""
+    good, wrong = "yes,no,\n", "maybe,no,\n"
+    files = tmp_path / "rows.csv", tmp_path / "out.csv"
+    table(tmp_path, f"{HEADER}\n{wrong}")
+    with pytest.raises(EvidenceError, match="--errors"):
+        score(MODEL, *files, ["tub"])
+    assert not (tmp_path / "out.csv.parts").exists()
+    (tmp_path / "out.csv.parts").mkdir()
+    (tmp_path / "out.csv.parts" / "job.json").write_text("{}")  # of a run that was killed before its first part
+    assert score(MODEL, *files, ["tub"], errors=tmp_path / "bad.csv").bad == 1
+    monkeypatch.setattr(module, "MOST", 4)
+    monkeypatch.setattr(module, "FEWEST", 4)
+    table(tmp_path, f"{HEADER}\n{good * 9}{wrong}")
+    with pytest.raises(EvidenceError, match=r"line 11: .*--errors"):
+        score(MODEL, *files, ["tub"])
+    done = score(MODEL, *files, ["tub"], errors=tmp_path / "bad.csv")
+    assert (done.rows, done.bad, done.resumed) == (10, 1, 4)
 
 
 def test_a_run_that_stopped_while_the_parts_were_joined(tmp_path, monkeypatch):

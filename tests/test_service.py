@@ -244,3 +244,11 @@ def test_metrics_count(client):
     text = client.get("/metrics").body.decode()
     assert "unimarg_batch_rows_count" in text
     assert 'status="404"' in text
+
+
+def test_the_default_method_is_described(client):
+    """It is not that of the library."""
+    method = client.get("/openapi.json").json["components"]["schemas"]["Query"]["properties"]["method"]
+    assert "the default here if there is one, where the library and the command line have auto" in method["description"]
+    assert client.post("/v1/models/clinic/query", {"evidence": CASE}).json["method"] == "um"
+    assert client.post("/v1/models/asia/query", {"evidence": {"dysp": "yes"}}).json["method"] == "exact"

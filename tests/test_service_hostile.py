@@ -72,6 +72,8 @@ DEEP = b'{"evidence": ' + b"[" * 100_000 + b"]" * 100_000 + b"}"
         (b'{"method": "auto", "seconds": 1e999}', "seconds: input should be"),
         (b'{"method": "auto", "seed": 1e10}', "seed: input should be a valid integer"),
         (b'{"method": "auto", "target_error": 0}', "target_error: input should be greater than 0"),
+        (b'{"evidence": {"fever": "high", "fever": "low"}}', "'fever' is there twice: 'high' and 'low'"),
+        (b'{"evidence": {"fever": "high"}, "evidence": {}}', "'evidence' is there twice"),
         (b'{"evidnce": {}}', "evidnce: extra inputs are not permitted"),
     ],
     ids=lambda x: x[:40].decode(errors="replace") if isinstance(x, bytes) else None,

@@ -58,7 +58,7 @@ def save_model(model: Marginalizer, path: str | PathLike[str], state: State | No
     about = {
         "version": VERSION,
         "network": structure,
-        "recipe": _recipe_to_json(model.recipe),
+        "recipe": recipe_to_json(model.recipe),
         "history": dict(model.history),
     }
     size = sum(a.nbytes for a in tensors.values())
@@ -85,7 +85,7 @@ def unfinished(path: str | PathLike[str]) -> tuple[int, int] | None:
 def load_state(path: str | PathLike[str], expected: Marginalizer, like: State) -> tuple[State, int]:
     """The state and the planned number of steps of an unfinished run, which must be the one expected."""
     model, tensors = _load(path)
-    options = _differing(_recipe_to_json(model.recipe), _recipe_to_json(expected.recipe))
+    options = differing(recipe_to_json(model.recipe), recipe_to_json(expected.recipe))
     differs = ""
     if model.net != expected.net:
         differs = "network"
@@ -107,7 +107,7 @@ def load_state(path: str | PathLike[str], expected: Marginalizer, like: State) -
     return state, steps
 
 
-def _differing(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[str]:
+def differing(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[str]:
     """Options of two recipes that are not the same, with their values in the first unless those are long."""
     flat = [{k: v for k, v in r.items() if k != "architecture"} | r["architecture"] for r in (a, b)]
     values = {name: repr(value) for name, value in flat[0].items() if value != flat[1][name]}
@@ -261,7 +261,7 @@ def _network_from_arrays(structure: Mapping[str, Any], numbers: np.ndarray) -> N
 # --- the recipe
 
 
-def _recipe_to_json(made: Recipe) -> dict[str, Any]:
+def recipe_to_json(made: Recipe) -> dict[str, Any]:
     fields = {f.name: getattr(made, f.name) for f in dataclasses.fields(made)}
     return json.loads(json.dumps(fields | {"mask": _mask_to_json(made.mask), "architecture": dataclasses.asdict(made.architecture)}))
 

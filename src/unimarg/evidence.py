@@ -35,6 +35,11 @@ class Evidence:
     def nodes(self) -> set[int]:
         return {*self.hard, *self.virtual}
 
+    @property
+    def telling(self) -> dict[int, int | Floats]:
+        """Without likelihoods that are the same for every state: they say nothing, and a trained network need not know that."""
+        return {**self.hard, **{i: likelihood for i, likelihood in self.virtual.items() if (likelihood != likelihood[0]).any()}}
+
 
 def parse_evidence(net: Network, evidence: Mapping[str, object] | None) -> Evidence:
     """Check a user's evidence against the network.
@@ -58,6 +63,16 @@ def parse_evidence(net: Network, evidence: Mapping[str, object] | None) -> Evide
         else:
             virtual[i] = found
     return Evidence(hard, virtual)
+
+
+def no_name_twice(pairs: Sequence[tuple[str, object]]) -> dict[str, object]:
+    """As ``object_pairs_hook`` of ``json.loads``, which else takes the last of two findings on one variable."""
+    found: dict[str, object] = {}
+    for name, value in pairs:
+        if name in found:
+            raise EvidenceError(f"{name!r} is there twice: {found[name]!r} and {value!r}")
+        found[name] = value
+    return found
 
 
 def _finding(variable: Variable, value: object) -> int | Floats:

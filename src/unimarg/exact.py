@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Mapping, Sequence
+from numbers import Real
 
 import numpy as np
 
@@ -41,14 +42,19 @@ def exact(
     0.6721
     """
     started = time.perf_counter()
-    if not memory > 0:
-        raise UsageError(f"memory must be a positive number of bytes, not {memory!r}")
+    check_memory(memory)
     net = as_network(net)
     found = parse_evidence(net, evidence)
     wanted = net.find_all(targets)
     log_p, answers = exact_marginals(net, found, wanted, memory)
     seconds = time.perf_counter() - started
     return Posterior.exact([net.variables[i] for i in wanted], [answers[i] for i in wanted], log_p, seconds)
+
+
+def check_memory(memory: object) -> None:
+    """Whether it is a number of bytes."""
+    if isinstance(memory, bool) or not isinstance(memory, Real) or not float(memory) > 0:
+        raise UsageError(f"memory must be a positive number of bytes, not {memory!r}")
 
 
 def exact_marginals(net: Network, evidence: Evidence, targets: Sequence[int], memory: float) -> tuple[float, dict[int, Floats]]:
@@ -120,7 +126,7 @@ def _one_by_one(component: Component, targets: Sequence[int], memory: float, tog
         if 60 * minutes > PATIENCE:
             raise TooExpensiveError(
                 f"the exact answer needs about {_bytes(together)} for all targets at once, or about {minutes:.0f} minutes one by one; "
-                "ask for fewer targets, raise memory= or use an approximate method",
+                "ask for fewer targets, allow more (memory=, --memory) or use an approximate method",
                 together,
             )
         answers[t] = _alone(net, evidence, t, memory, log_p)
@@ -154,7 +160,9 @@ def _too_improbable(component: Component) -> EvidenceError:
 
 def _too_expensive(needed: float, memory: float) -> TooExpensiveError:
     return TooExpensiveError(
-        f"the exact answer needs about {_bytes(needed)}, the budget is {_bytes(memory)}; raise memory= or use an approximate method", needed
+        f"the exact answer needs about {_bytes(needed)}, the budget is {_bytes(memory)}; "
+        "allow more (memory=, --memory) or use an approximate method",
+        needed,
     )
 
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, overload
 
-from unimarg.errors import EvidenceError
+from unimarg.errors import EvidenceError, UsageError
 from unimarg.formats.interop import AnyNetwork, as_network
 from unimarg.frame import frame_of
 from unimarg.network import Network
@@ -52,9 +52,10 @@ def infer(
     """Posterior marginals without a trained model.
 
     ``method`` is auto, exact, prior, lookahead or adaptive. ``options``: ``samples``, ``target_error`` (the largest standard error over the
-    targets; None: draw all samples), ``seconds``, ``structure``, ``seed``. For several evidence sets give a list of them: the
-    answers are a list too, each with its own stopping and status; where one alone would be an error (impossible evidence, exact inference
-    too expensive) it has the status ``failed`` and says why. On an accelerator ``auto`` and ``lookahead`` draw many sets in one call.
+    targets; None: draw all samples), ``seconds``, ``structure``, ``seed``; ``memory`` (of exact: bytes, 4 GiB if not given).
+    For several evidence sets give a list of them: the answers are a list too, each with its own stopping and status; where one alone would
+    be an error (impossible evidence, exact inference too expensive) it has the status ``failed`` and says why. On an accelerator ``auto``
+    and ``lookahead`` draw many sets in one call.
 
     >>> from unimarg.network import NoisyOr, Variable
     >>> net = Network([Variable("rain"), Variable("wet")], {"wet": ["rain"]}, {"rain": [0.8, 0.2], "wet": NoisyOr(0.1, [0.8])})
@@ -64,14 +65,24 @@ def infer(
     return answer(as_network(net), None, evidence, targets, method, **options)
 
 
-def answer(net: Network, model: Marginalizer | None, evidence: Any, targets: Sequence[str] | None, method: str, **options: Any) -> Any:
+def answer(
+    net: Network,
+    model: Marginalizer | None,
+    evidence: Any,
+    targets: Sequence[str] | None,
+    method: str,
+    memory: float | None = None,
+    **options: Any,
+) -> Any:
     """``infer`` and ``Marginalizer.query``."""
     check(method, model, options)
+    if memory is not None and method != "exact":
+        raise UsageError(f"memory is for the method 'exact', and this is {method!r}")
     made = Options(**options)
     made.limits()
     targets = None if targets is None else [net.names[i] for i in net.find_all(targets)]
     if evidence is None or isinstance(evidence, Mapping) or not isinstance(evidence, Iterable):
-        return Asked(net, model, evidence, targets, made).by(method)
+        return Asked(net, model, evidence, targets, made).by(method, memory)
     asked = [_one_of_several(net, model, number, e, targets, made) for number, e in enumerate(evidence)]
     if method == "um":
         assert model is not None
@@ -80,7 +91,7 @@ def answer(net: Network, model: Marginalizer | None, evidence: Any, targets: Seq
     if sets and method in ("auto", "lookahead") and made.structure and made.seconds is None and made.progress is None:
         return _by_side_by_side(asked, method, sets)
     with ThreadPoolExecutor(None if method == "exact" else 2) as pool:  # one is prepared while another is sampled
-        return list(pool.map(lambda a: a.by_or_failed(method), asked))
+        return list(pool.map(lambda a: a.by_or_failed(method, memory), asked))
 
 
 def _by_side_by_side(asked: Sequence[Asked], method: str, sets: int) -> list[Posterior]:

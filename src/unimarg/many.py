@@ -8,7 +8,7 @@ import numpy as np
 
 from unimarg.errors import ImpossibleEvidenceError
 from unimarg.evidence import Evidence
-from unimarg.exact import DEFAULT_MEMORY, exact_marginals
+from unimarg.exact import DEFAULT_MEMORY, check_memory, exact_marginals
 from unimarg.network import Floats, Network
 
 # evidence sets and nodes -> [sets, states of the nodes side by side], and for each set -1 unless it is impossible
@@ -17,6 +17,7 @@ Answers = Callable[[Sequence[Evidence], Sequence[int]], tuple[Floats, np.ndarray
 
 def exact_answers(net: Network, memory: float = DEFAULT_MEMORY) -> Answers:
     """By exact inference, or a ``TooExpensiveError``."""
+    check_memory(memory)
 
     def answers(evidence: Sequence[Evidence], nodes: Sequence[int]) -> tuple[Floats, np.ndarray]:
         out = np.zeros((len(evidence), int(net.cards[list(nodes)].sum())))

@@ -19,6 +19,7 @@ import numpy as np
 from unimarg.encoding import encode, one_hot
 from unimarg.errors import EvidenceError, ImpossibleEvidenceError, UsageError, no_state_left
 from unimarg.evidence import Evidence, parse_evidence
+from unimarg.masking import can_show
 from unimarg.network import Floats, Network
 from unimarg.posterior import Posterior
 from unimarg.presets import Recipe
@@ -40,7 +41,7 @@ OVERHEAD = 16  # rows that a pass could have answered in the time that it takes 
 
 @dataclass(frozen=True, eq=False)
 class Marginalizer:
-    """A trained network together with the Bayesian network it answers for; made by ``unimarg.train``."""
+    """A trained network together with the Bayesian network it answers for, ``net``; made by ``unimarg.train``."""
 
     net: Network
     recipe: Recipe
@@ -88,9 +89,9 @@ class Marginalizer:
 
         ``um`` is one forward pass: fast, approximate, without an error of its own. The other methods have one: auto, exact, prior,
         independent, hybrid, message, lookahead, adaptive, sequential. ``options``: ``samples``, ``target_error`` (the largest
-        standard error over the targets; None: draw all samples), ``seconds``, ``beta`` (of hybrid: a
-        number, one for each variable, a mapping by name, a function of states and evidence, "fit"), ``structure``, ``seed``. For a list of
-        evidence sets there is a list of answers.
+        standard error over the targets; None: draw all samples), ``seconds``, ``beta`` (of hybrid: a number, one for each variable, a
+        mapping by name, a function of states and evidence, "fit"), ``structure``, ``seed``, ``memory`` (of exact: bytes).
+        For a list of evidence sets there is a list of answers.
         """
         from unimarg.inference import answer
 
@@ -121,11 +122,11 @@ class Marginalizer:
 
         return joint_table(self.net, self, evidence, names, method, **options)
 
-    def most_probable(self, evidence: Mapping[str, object] | None = None, seed: int = 0) -> Explanation:
+    def most_probable(self, evidence: Mapping[str, object] | None = None, seed: int = 0, *, largest: int | None = None) -> Explanation:
         """The most probable state of all variables together, as ``unimarg.most_probable``."""
         from unimarg.explanation import LARGEST, explain_all
 
-        return explain_all(self.net, self, evidence, seed, LARGEST)
+        return explain_all(self.net, self, evidence, seed, LARGEST if largest is None else largest)
 
     @property
     def sequential(self) -> bool:
@@ -136,7 +137,7 @@ class Marginalizer:
     def one_shot(self, evidence: Evidence, nodes: Sequence[int]) -> Posterior:
         """``query`` by one forward pass."""
         start = time.perf_counter()
-        return self._without_error(self.marginals([evidence])[0], nodes, time.perf_counter() - start)
+        return self._without_error(evidence, self.marginals([evidence])[0], nodes, time.perf_counter() - start)
 
     def one_shots(self, evidence: Sequence[Evidence], nodes: Sequence[int]) -> list[Posterior]:
         """Many queries by one forward pass; an impossible one fails alone."""
@@ -145,29 +146,28 @@ class Marginalizer:
         seconds = (time.perf_counter() - start) / max(len(rows), 1)
         variables = [self.net.variables[i] for i in nodes]
         return [
-            self._without_error(row, nodes, seconds)
+            self._without_error(e, row, nodes, seconds)
             if c < 0
             else Posterior.failed(variables, "um", no_state_left(self.net.names[c]), seconds)
-            for row, c in zip(rows, contradiction.tolist(), strict=True)
+            for e, row, c in zip(evidence, rows, contradiction.tolist(), strict=True)
         ]
 
-    def _without_error(self, row: Floats, nodes: Sequence[int], seconds: float) -> Posterior:
+    @cached_property
+    def observable(self) -> np.ndarray:
+        """bool ``[nodes]``, False where training never showed a finding."""
+        return can_show(self.recipe.mask, len(self.net))
+
+    def about_one_shot(self, evidence: Evidence) -> str:
+        """What an answer by one forward pass says of itself."""
+        unseen = [repr(self.net.names[i]) for i in sorted(evidence.telling) if not self.observable[i]]
+        more = f" and {len(unseen) - 3} more" if len(unseen) > 3 else ""
+        warning = f"; not to be trusted: training never showed a finding on {', '.join(unseen[:3])}{more}, use another method"
+        return "one forward pass, without an error of its own" + warning * bool(unseen)
+
+    def _without_error(self, evidence: Evidence, row: Floats, nodes: Sequence[int], seconds: float) -> Posterior:
         edges = np.cumsum([0, *self.net.cards])
-        unknown = float("nan")
-        return Posterior(
-            variables=tuple(self.net.variables[i] for i in nodes),
-            probabilities=tuple(row[edges[i] : edges[i + 1]] for i in nodes),
-            std_errors=tuple(np.full(self.net.cards[i], unknown) for i in nodes),
-            log_evidence=unknown,
-            log_evidence_error=unknown,
-            ess=unknown,
-            k_hat=unknown,
-            samples=0,
-            method="um",
-            status="ok",
-            seconds=seconds,
-            message="one forward pass, without an error of its own",
-        )
+        probabilities = [row[edges[i] : edges[i + 1]] for i in nodes]
+        return Posterior.one_pass([self.net.variables[i] for i in nodes], probabilities, seconds, self.about_one_shot(evidence))
 
     def next_questions(
         self,
@@ -284,7 +284,7 @@ class Marginalizer:
         known = np.zeros((len(evidence), len(self.net)), dtype=bool)
         values = [np.zeros((len(evidence), n, k), dtype=np.float32) for k, n in self.ragged.groups]
         for row, e in enumerate(evidence):
-            for i, value in [*e.hard.items(), *e.virtual.items()]:
+            for i, value in e.telling.items():
                 known[row, self.ragged.place[i]] = True
                 group, j = self.ragged.member[i]
                 if isinstance(value, np.ndarray):

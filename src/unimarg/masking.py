@@ -176,6 +176,19 @@ class Mixture:
         return observed
 
 
+def can_show(mask: Mask, nodes: int) -> np.ndarray:
+    """bool ``[nodes]``, False where it is certain that a mask never shows a node."""
+    if isinstance(mask, Fixed):
+        return _column(mask.observed, nodes)[:, 0]
+    if isinstance(mask, Rates):
+        return np.array(mask.rates) > 0
+    if isinstance(mask, Among):
+        return can_show(mask.base, nodes) & _column(mask.nodes, nodes)[:, 0]
+    if isinstance(mask, Mixture):
+        return np.any([can_show(m, nodes) for m, weight in zip(mask.masks, mask.weights, strict=True) if weight], axis=0)
+    return np.ones(nodes, dtype=bool)
+
+
 def _depth(mask: Mask) -> int:
     """How many mixtures lie inside this mask, one in the other: each makes a choice of its own."""
     inside = [*getattr(mask, "masks", ()), *([mask.base] if hasattr(mask, "base") else [])]  # pyright: ignore[reportAttributeAccessIssue]

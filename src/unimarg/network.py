@@ -172,16 +172,23 @@ class Network:
         return self.index[name]
 
     def find_all(self, names: Iterable[str] | None, what: str = "targets") -> list[int]:
-        """The indices of some variables, of all if None; ``what`` they are to the user."""
+        """The indices of some variables, of all if None; ``what`` they are to the user. A target that is named twice is one target."""
         if names is None:
             return list(range(len(self)))
         if isinstance(names, str) or not isinstance(names, Iterable):
             raise UsageError(f"{what} must be a list of names, not {'the string ' if isinstance(names, str) else ''}{names!r}")
-        return [self.find(name) for name in names]
+        found = [self.find(name) for name in names]
+        return list(dict.fromkeys(found)) if what == "targets" else found
 
     def log_probability(self, states: Ints) -> Floats:
         """log P(x) in float64 for complete states ``[n, nodes]``: the slow reference."""
         states = np.asarray(states)
+        if states.ndim != 2 or states.shape[1] != len(self) or states.dtype.kind not in "iu":
+            raise UsageError(f"states must be whole numbers [rows, {len(self)} variables], not {states.dtype} {list(states.shape)}")
+        wrong = np.argwhere((states < 0) | (states >= self.cards))
+        if len(wrong):
+            row, i = wrong[0].tolist()
+            raise UsageError(f"row {row}: {self.names[i]!r} has no state number {states[row, i]}; they go from 0 to {self.cards[i] - 1}")
         total = np.zeros(len(states))
         with np.errstate(divide="ignore"):
             for i, (pa, mechanism) in enumerate(zip(self.parents, self.mechanisms, strict=True)):

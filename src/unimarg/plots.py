@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from unimarg.errors import UsageError
+from unimarg.formats.files import check_output, replacing
 from unimarg.names import visible
 from unimarg.posterior import Posterior
 
@@ -27,10 +27,7 @@ FILL, WHISKER, LINE = "#4c78a8", "#222222", "#dddddd"
 
 def check_path(path: Path) -> None:
     """Whether a picture can be written there, before the work that fills it."""
-    if path.suffix.lower() not in SUFFIXES:
-        raise UsageError(f"a picture is written to a file with one of the suffixes {' '.join(SUFFIXES)}, not to {path.name!r}")
-    if not path.absolute().parent.is_dir():
-        raise UsageError(f"{path}: there is no folder {str(path.parent)!r}")
+    check_output(path, "a picture", SUFFIXES)
 
 
 def save_posterior(post: Posterior, names: Sequence[str], path: Path) -> None:
@@ -44,8 +41,6 @@ def save_comparison(table: pd.DataFrame, path: Path) -> None:
 
 
 def save(figure: Figure, path: Path) -> None:
-    from unimarg.formats.files import replacing
-
     check_path(path)
     with replacing(str(path)) as out:
         figure.savefig(out, format=path.suffix.lower()[1:], dpi=120)

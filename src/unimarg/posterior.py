@@ -39,13 +39,19 @@ class Posterior(Mapping[str, dict[str, float]]):
     method: str
     status: str  # ok, low_ess or failed
     seconds: float
-    message: str = ""  # one sentence where the status is not ok
+    message: str = ""  # what there is to say, where the status is not ok in any case
 
     @classmethod
     def exact(cls, variables: Sequence[Variable], probabilities: Sequence[Floats], log_evidence: float, seconds: float) -> Posterior:
         """An answer without sampling error."""
         zeros = tuple(np.zeros(v.card) for v in variables)
         return cls(tuple(variables), tuple(probabilities), zeros, log_evidence, 0.0, np.inf, -np.inf, 0, "exact", "ok", seconds)
+
+    @classmethod
+    def one_pass(cls, variables: Sequence[Variable], probabilities: Sequence[Floats], seconds: float, message: str) -> Posterior:
+        """By a trained network alone, which has no error of its own."""
+        unknown = tuple(np.full(v.card, np.nan) for v in variables)
+        return cls(tuple(variables), tuple(probabilities), unknown, np.nan, np.nan, np.nan, np.nan, 0, "um", "ok", seconds, message)
 
     @classmethod
     def failed(cls, variables: Sequence[Variable], method: str, message: str, seconds: float) -> Posterior:

@@ -119,10 +119,11 @@ class Asked:
         self.used, self.shared = 0, 0.0  # entries of its tables, this set's share of the seconds,
         self.share: float | None = None  # and what a sample of the pilot was worth
 
-    def by(self, method: str) -> Posterior:
+    def by(self, method: str, memory: float | None = None) -> Posterior:
+        """``memory`` is the budget of ``exact`` in bytes."""
         self.began = time.perf_counter()  # of several sets, those before do not count
         if method == "exact":
-            return self._exact()
+            return self._exact(memory)
         if method == "um":
             assert self.model is not None
             return self.model.one_shot(self.query.evidence, self.query.targets)
@@ -137,10 +138,10 @@ class Asked:
         found = self._sampled(method).posterior(method, self.limits, self.seconds())
         return replace(found, message="; ".join(m for m in (found.message, self.note) if m))
 
-    def by_or_failed(self, method: str) -> Posterior:
+    def by_or_failed(self, method: str, memory: float | None = None) -> Posterior:
         """``by``, where one set of several must not cost the others their answers."""
         try:
-            return self.by(method)
+            return self.by(method, memory)
         except (ImpossibleEvidenceError, TooExpensiveError) as e:
             return Posterior.failed([self.net.variables[t] for t in self.query.targets], method, str(e), self.seconds())
 

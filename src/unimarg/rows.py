@@ -14,23 +14,24 @@ from unimarg.formats.files import write_bytes
 
 
 def read_rows(file: Path, columns: Sequence[str]) -> list[dict[str, str]]:
-    """Rows written before; a last line that was cut off is taken away."""
+    """Rows written before; a last line that was cut off is taken away, of no other file."""
     if not file.exists():
         return []
     data = file.read_bytes()
-    whole = data[: data.rfind(b"\n") + 1]
-    if not whole:
+    if _line(columns).encode().startswith(data):  # no more than a header, which may be cut off
         file.unlink()
         return []
-    if len(whole) < len(data):
-        file.write_bytes(whole)
+    whole = data[: data.rfind(b"\n") + 1]
     try:
         head, *lines = csv.reader(io.StringIO(whole.decode()))
         if head != list(columns):
             raise ValueError
-        return [dict(zip(columns, cells, strict=True)) for cells in lines]
+        rows = [dict(zip(columns, cells, strict=True)) for cells in lines]
     except (ValueError, csv.Error):
         raise FormatError("not a table that this command wrote; give another place", file) from None
+    if len(whole) < len(data):
+        file.write_bytes(whole)
+    return rows
 
 
 def append_row(file: Path, columns: Sequence[str], row: Mapping[str, Any]) -> None:

@@ -17,8 +17,8 @@ from typing import Any
 
 import numpy as np
 
-from unimarg.errors import FormatError, UsageError
-from unimarg.formats.files import replacing, write_bytes
+from unimarg.errors import UsageError
+from unimarg.formats.files import check_output, replacing, write_bytes
 from unimarg.formats.interop import import_quietly
 
 SUFFIXES = (".csv", ".csv.gz", ".parquet", ".pq")
@@ -28,24 +28,33 @@ Columns = dict[str, np.ndarray | Sequence[Any]]
 class Parts:
     """The parts of one output, and of the errors beside it."""
 
-    def __init__(self, output: Path, errors: Path | None, job: Mapping[str, Any]):
+    def __init__(self, output: Path, errors: Path | None, job: dict[str, Any]):
         self.output, self.errors = output, errors
-        self.parquet = check_output(output).endswith((".parquet", ".pq"))
+        check_output(output, "a table", SUFFIXES)
+        self.parquet = output.name.lower().endswith((".parquet", ".pq"))
         if self.parquet:
             _arrow("parquet")  # an error now rather than after the first part
         self.folder = output.with_name(output.name + ".parts")
-        self._claim(json.dumps(job, indent=1, sort_keys=True))
+        self._claim(job | {"errors": errors is not None})
 
-    def _claim(self, job: str) -> None:
-        """The folder is new, or that of the same job."""
+    def _claim(self, job: dict[str, Any]) -> None:
+        """The folder is new, or that of the same job, or no part in it is finished."""
         self.folder.mkdir(exist_ok=True)
         label = self.folder / "job.json"
-        if not label.exists():
-            if any(not file.name.startswith(".") for file in self.folder.iterdir()):  # what a kill left of the label does not count
-                raise UsageError(f"{self.folder} is in the way: it is no folder of parts")
-            write_bytes(str(label), job.encode())
-        if label.read_text() != job:
+        # parts of a run without a file for errors hold none: with one it goes on
+        wanted, fitting = (json.dumps(j, indent=1, sort_keys=True) for j in (job, job | {"errors": False}))
+        found = label.read_text() if label.exists() else None
+        if found is None and any(not file.name.startswith(".") for file in self.folder.iterdir()):  # what a kill left does not count
+            raise UsageError(f"{self.folder} is in the way: it is no folder of parts")
+        if found not in (wanted, fitting) and self.done:
             raise UsageError(f"{self.folder} holds parts of a run with another input, model or option; delete it to begin anew")
+        if found != wanted:
+            write_bytes(str(label), wanted.encode())
+
+    def discard(self) -> None:
+        """After an error: the folder goes, unless finished parts are in it."""
+        if not self.done:
+            shutil.rmtree(self.folder)
 
     @property
     def done(self) -> int:
@@ -96,16 +105,6 @@ class Parts:
         with parquet.ParquetWriter(out, parquet.read_schema(self._answers(0)), use_dictionary=False) as writer:
             for n in range(self.done):
                 writer.write_table(parquet.read_table(self._answers(n)))
-
-
-def check_output(path: Path) -> str:
-    """The file's name, if it is one that can be written."""
-    name = path.name.lower()
-    if not name.endswith(SUFFIXES):
-        raise UsageError(f"a table is written to a file with one of the suffixes {' '.join(SUFFIXES)}, not to {path.name!r}")
-    if not path.absolute().parent.is_dir():
-        raise FormatError(f"there is no folder {str(path.parent)!r}", path)
-    return name
 
 
 def _arrow(module: str) -> Any:

@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from unimarg.bulk.parts import Columns, Parts, check_output
-from unimarg.bulk.source import Batch, Source, open_source, states_of
+from unimarg.bulk.parts import SUFFIXES, Columns, Parts
+from unimarg.bulk.source import CSV, Batch, Source, open_source, states_of
 from unimarg.errors import EvidenceError, UnimargError, UsageError, closest, no_state_left
+from unimarg.formats.files import check_output
 from unimarg.network import Network
 
 if TYPE_CHECKING:
@@ -60,6 +61,10 @@ def score(
     that names the line, unless there is a file for ``errors``, which they then go to with the reason. The same call after a run was
     killed goes on where it stopped.
     """
+    from unimarg.marginalizer import Marginalizer
+
+    if not isinstance(model, Marginalizer):
+        raise UsageError(f"score needs a trained model, not {model!r}; unimarg.load_model reads one, unimarg.train makes one")
     start = time.perf_counter()
     source = open_source(Path(rows))
     nodes = _check(model.net, source.columns, targets, method, keep)
@@ -67,18 +72,24 @@ def score(
     size = min(max(BATCH_STATES // int(model.net.cards.sum()), FEWEST), MOST) if method == "um" else ONE_BY_ONE
     _check_files(source.path, Path(output), None if errors is None else Path(errors))
     job = {"input": _stamp(source.path), "model": _digest(model), "columns": source.columns, "targets": [model.net.names[i] for i in nodes]}
-    job |= {"method": method, "keep": list(keep), "rows": size, "errors": errors is not None}
+    job |= {"method": method, "keep": list(keep), "rows": size}
     parts = Parts(Path(output), None if errors is None else Path(errors), job)
     done = resumed = max(parts.done - 1, 0)  # the last part may be shorter than the others: it is made again
     total = resumed * size
-    for batch in source.batches(size, resumed):
-        columns, bad = answers.of(batch, total)
-        if bad and errors is None:
-            raise EvidenceError(f"{source.path}: {_where(bad[0])}: {bad[0][2]}; give a file for errors (--errors) to set such rows aside")
-        parts.write(done, columns, bad, answers.types)
-        done, total = done + 1, total + len(batch.columns[0])
-        if progress:
-            progress(total, batch.share)
+    try:
+        for batch in source.batches(size, resumed):
+            columns, bad = answers.of(batch, total)
+            if bad and errors is None:
+                raise EvidenceError(
+                    f"{source.path}: {_where(bad[0])}: {bad[0][2]}; give a file for errors (--errors) to set such rows aside"
+                )
+            parts.write(done, columns, bad, answers.types)
+            done, total = done + 1, total + len(batch.columns[0])
+            if progress:
+                progress(total, batch.share)
+    except UnimargError:
+        parts.discard()
+        raise
     if not done:
         parts.write(0, answers.of(Batch([[] for _ in source.columns], []), 0)[0], [], answers.types)
     count = parts.join(answers.header, ["row", "line", "reason", *source.columns])
@@ -161,12 +172,12 @@ def _check(net: Network, columns: Sequence[str], targets: Sequence[str] | None, 
 
 def _check_files(rows: Path, output: Path, errors: Path | None) -> None:
     """Three different files, in folders that exist."""
-    check_output(output)
+    check_output(output, "a table", SUFFIXES)
+    if errors:
+        check_output(errors, "a table of errors", CSV, stream=True)
     files = [rows, output, *([errors] if errors else [])]
     if len({file.resolve() for file in files}) < len(files):
         raise UsageError(f"input, output and errors must be different files: {', '.join(map(str, files))}")
-    if errors and not errors.absolute().parent.is_dir():
-        raise UsageError(f"{errors}: there is no folder {str(errors.parent)!r}")
 
 
 def _where(bad: Sequence[object]) -> str:

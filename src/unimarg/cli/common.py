@@ -21,7 +21,10 @@ app = typer.Typer(
     no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, context_settings={"help_option_names": ["-h", "--help"]}
 )
 
-NetworkArgument = Annotated[str, typer.Argument(metavar="NETWORK", help="A network file, or the name of an example: asia, alarm, clinic.")]
+NetworkArgument = Annotated[
+    str,
+    typer.Argument(metavar="NETWORK", help="A network file, a trained model (.um) for its network, or an example: asia, alarm, clinic."),
+]
 ModelArgument = Annotated[str, typer.Argument(metavar="NETWORK", help="A trained model (.um), a network file, or the name of an example.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for a program to read.")]
 EvidenceOption = Annotated[
@@ -47,6 +50,7 @@ def model_of(source: str) -> Marginalizer | None:
 
 
 def network_of(source: str) -> Network:
+    """Of a file, of an example, or that of a trained model."""
     from unimarg.examples import example, example_names
     from unimarg.formats import load
 
@@ -56,7 +60,8 @@ def network_of(source: str) -> Network:
         raise UsageError(f"{source} is a folder, not a network file")
     if not source or not (Path(source).suffix or Path(source).exists()):
         raise UsageError(f"there is neither a file nor an example {source!r}; {closest(source, example_names())}")
-    return load(source)
+    model = model_of(source)
+    return load(source) if model is None else model.net
 
 
 def variables_of(net: Network, given: Iterable[str]) -> list[str]:
@@ -74,19 +79,23 @@ def variables_of(net: Network, given: Iterable[str]) -> list[str]:
 
 
 def findings_of(net: Network, case: Path | None, evidence: Sequence[str]) -> dict[str, Any]:
-    """What the case file and the options say; a case may be amended, but two options on one variable are a mistake."""
-    given: dict[str, Any] = {}
+    """What the case file and the options say; two different findings on one variable are a mistake."""
+    given = _case(case)
     for name, value in (_finding(net, text) for text in evidence):
         if given.setdefault(name, value) != value:
             raise EvidenceError(f"two findings on {name!r}: {given[name]!r} and {value!r}")
-    return _case(case) | given
+    return given
 
 
 def _case(path: Path | None) -> dict[str, Any]:
     if path is None:
         return {}
+    from unimarg.evidence import no_name_twice
+
     try:
-        case = json.loads(path.read_bytes())
+        case = json.loads(path.read_bytes(), object_pairs_hook=no_name_twice)
+    except EvidenceError as e:
+        raise EvidenceError(f"{path}: {e}") from None
     except (ValueError, RecursionError) as e:
         raise EvidenceError(f"{path} is not JSON: {e}") from None
     if not isinstance(case, dict):

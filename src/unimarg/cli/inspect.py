@@ -41,13 +41,16 @@ def info(
         return print(json.dumps(facts, indent=2))
     from unimarg import terminal
 
-    terminal.console().print(terminal.columns((name.replace("_", " "), _fact(value)) for name, value in facts.items() if value != {}))
+    shown = {name: value for name, value in facts.items() if name != "recipe" and value not in ({}, [])}
+    terminal.console().print(terminal.columns((name.replace("_", " "), _fact(value)) for name, value in shown.items()))
     return None
 
 
 def _fact(value: object) -> str:
     if isinstance(value, dict):
         return ", ".join(f"{k} ({v})" for k, v in value.items())
+    if isinstance(value, list):
+        return ", ".join(value)
     if isinstance(value, bool):
         return "yes" if value else "no"
     return f"{value:,}" if isinstance(value, int) else f"{value:.4g}" if isinstance(value, float) else str(value)
@@ -75,15 +78,22 @@ def network_facts(net: Network) -> dict[str, Any]:
 
 def model_facts(model: Marginalizer) -> dict[str, Any]:
     import jax
+    import numpy as np
 
+    from unimarg.checkpoint import differing, recipe_to_json
+    from unimarg.presets import recipe
+
+    made, preset = recipe_to_json(model.recipe), recipe_to_json(recipe(model.net, model.recipe.preset))
     architecture, history = model.recipe.architecture, model.history
     return {
         "preset": model.recipe.preset,
+        "changed": differing(made, preset),
         "hidden": " x ".join(map(str, architecture.hidden)) + (" (residual)" if architecture.residual else ""),
         "heads": ", ".join(architecture.heads) + (" (gated)" if architecture.gated else ""),
         "student_units": model.recipe.student,
         "weights": sum(a.size for a in jax.tree.leaves((model.trunk, model.student))),
         "encoding": model.recipe.encoding,
+        **({} if model.observable.all() else {"observable": [model.net.names[i] for i in np.flatnonzero(model.observable)]}),
         "steps": history.get("steps"),
         "training_samples": history.get("samples"),
         "training_seconds": history.get("seconds"),
@@ -91,6 +101,7 @@ def model_facts(model: Marginalizer) -> dict[str, Any]:
         **(_held_out(history) if history.get("held_out") else {}),
         "seed": history.get("seed"),
         "finished": history.get("steps") == history.get("planned_steps"),
+        "recipe": made,
     }
 
 

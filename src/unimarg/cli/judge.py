@@ -38,7 +38,7 @@ def evaluate(
     output: Annotated[
         Path | None, typer.Option("-o", "--output", help="A CSV file, a row for each answer; those in it already are not computed again.")
     ] = None,
-    markdown: Annotated[Path | None, typer.Option("--markdown", help="Write the summary as a Markdown table too.")] = None,
+    markdown: Annotated[Path | None, typer.Option("--markdown", help="Write the summary as a Markdown table too: .md.")] = None,
     plot: Annotated[Path | None, typer.Option("--plot", help="Draw the errors of every set too: .png, .svg or .pdf.")] = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -49,11 +49,15 @@ def evaluate(
     Example: unimarg evaluate alarm -f random -f leaves --sets 50 -o alarm.csv
     """
     from unimarg import comparison, terminal
-    from unimarg.formats.files import write_bytes
+    from unimarg.formats.files import check_output, write_bytes
     from unimarg.plots import check_path, save_comparison
 
     if plot is not None:
         check_path(plot)
+    if output is not None:
+        check_output(output, "a table of answers", (".csv",))
+    if markdown is not None:
+        check_output(markdown, "a summary", (".md", ".markdown", ".txt"), stream=True)
     source = model_of(network) or network_of(network)
     with terminal.rows_bar() as progress:
         table = comparison.evaluate(

@@ -36,8 +36,10 @@ def sample(
     import contextlib
 
     from unimarg.compiled import sample_chunks
-    from unimarg.formats.files import replacing
+    from unimarg.formats.files import check_output, replacing
 
+    if output is not None:
+        check_output(output, "a table of samples", (".csv", ".csv.gz"), stream=True)
     net = network_of(network)
     findings = findings_of(net, case, evidence or [])
     columns = net.find_all(target or None)

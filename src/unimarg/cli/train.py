@@ -49,6 +49,8 @@ def train(
 
     if output.suffix.lower() != ".um":
         raise UsageError(f"a model is written to a .um file, not to {output.name!r}")
+    if not resume and output.resolve() == Path(network).resolve():
+        raise UsageError(f"{output} is the model that the network is taken from: write to another file, or go on with --resume")
     net = network_of(network)
     mask = masking.observable(net, observable) if observable else None
     options = dict(map(_option, option or []))

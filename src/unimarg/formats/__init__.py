@@ -41,6 +41,8 @@ def load(path: str | os.PathLike[str]) -> Network:
     A file that cannot be read gives a ``FormatError`` that names the file and, where there is one, the line.
     """
     path = os.fspath(path)
+    if path.lower().endswith(".um"):
+        raise FormatError("is a trained model, not a network: load_model reads it, and its network is model.net", path)
     module = _format(path)
     data = files.read_bytes(path)
     if not data.strip():

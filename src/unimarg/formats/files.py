@@ -8,10 +8,11 @@ import os
 import secrets
 import stat
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import IO, cast
 
-from unimarg.errors import FormatError, UnimargError
+from unimarg.errors import FormatError, UnimargError, UsageError
 
 MAX_BYTES = 2**30  # the largest network file, unpacked, that is read
 # Networks as text shrink 10 to 50 times. A file that grows beyond this, and beyond a size that does no
@@ -74,6 +75,20 @@ def _unpack(data: bytes, path: str, limit: int) -> bytes:
             raise FormatError(f"is not valid gzip data: {e}", path) from e
         rest = member.unused_data
     return bytes(out)
+
+
+def check_output(path: Path, what: str, suffixes: Sequence[str], stream: bool = False) -> None:
+    """Whether a file may be written there, before the work that fills it: a slip must not replace a model or a network.
+
+    With ``stream`` a pipe or a device may have any name.
+    """
+    if stream and path.exists() and not path.is_file() and not path.is_dir():
+        return
+    for name in (path.name, path.resolve().name):  # a link is followed
+        if not name.lower().endswith(tuple(suffixes)):
+            raise UsageError(f"{what} is written to a file with one of the suffixes {' '.join(suffixes)}, not to {name!r}")
+    if not path.absolute().parent.is_dir():
+        raise FormatError(f"cannot be written: there is no folder {str(path.parent)!r}", path)
 
 
 def write_bytes(path: str, data: bytes) -> None:

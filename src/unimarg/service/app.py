@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import json
 import time
-from collections.abc import AsyncIterator, Collection, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from importlib import resources
 from importlib.metadata import version
@@ -17,11 +18,14 @@ from typing import Any
 
 import orjson
 from fastapi import FastAPI, Request
+from fastapi.exceptions import HTTPException as FastAPIHTTPException
 from fastapi.exceptions import RequestValidationError
+from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
 from starlette.responses import Response, StreamingResponse
 
-from unimarg.errors import UnimargError, UsageError, closest
+from unimarg.errors import EvidenceError, UnimargError, UsageError, closest
+from unimarg.evidence import no_name_twice
 from unimarg.service import refusal, schemas
 from unimarg.service.batching import Batcher
 from unimarg.service.guard import Guard
@@ -52,6 +56,26 @@ NO: dict[int | str, dict[str, Any]] = {
         503: "Too much to do; Retry-After says when to try again.",
     }.items()
 }
+
+
+class Strict(Request):
+    """A request in whose JSON no name is there twice."""
+
+    async def json(self) -> Any:
+        try:
+            return json.loads(await self.body(), object_pairs_hook=no_name_twice)
+        except EvidenceError as e:
+            raise FastAPIHTTPException(422, str(e)) from None
+
+
+class StrictRoute(APIRoute):
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        handler = super().get_route_handler()
+
+        async def strict(request: Request) -> Response:
+            return await handler(Strict(request.scope, request.receive))
+
+        return strict
 
 
 class Service:
@@ -107,11 +131,13 @@ class Service:
         return asked.model_copy(update={"method": method, "seconds": seconds, "samples": samples})
 
     async def one_shot(self, served: Served, case: schemas.Case) -> bytes:
+        assert served.model is not None
         began, writer = time.perf_counter(), served.writer(case.targets)
-        rows, contradiction = await self.batchers[served.name].ask([served.findings(case.evidence)])
+        evidence = served.findings(case.evidence)
+        rows, contradiction = await self.batchers[served.name].ask([evidence])
         if contradiction[0] >= 0:
             raise served.impossible(contradiction[0])
-        return served.one_shot(writer.marginals(rows[0]), time.perf_counter() - began)
+        return served.one_shot(served.model.about_one_shot(evidence), writer.marginals(rows[0]), time.perf_counter() - began)
 
 
 def make_app(
@@ -135,6 +161,7 @@ def make_app(
             Exception: refusal.broken,
         },
     )
+    app.router.route_class = StrictRoute
     app.add_middleware(Guard, limits=service.limits, metrics=service.metrics, token=token, hosts=hosts)
     app.state.service = service
     _pages(app)

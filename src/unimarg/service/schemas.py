@@ -38,7 +38,8 @@ class Query(Case):
     method: Annotated[
         Literal["um", "auto", "exact"] | None,
         Field(
-            description="um: one pass of a trained network, at once (the default if there is one). auto: exact, else sampled with an error."
+            description="um: one pass of a trained network, at once: the default here if there is one, where the library and the command "
+            "line have auto. auto: exact, else sampled with an error; the default without a trained network."
         ),
     ] = None
     samples: Annotated[int | None, Field(ge=1, description="At most so many, of auto.")] = None

@@ -83,16 +83,11 @@ class Served:
     def impossible(self, contradiction: int) -> ImpossibleEvidenceError:
         return ImpossibleEvidenceError(no_state_left(self.net.names[contradiction]))
 
-    def one_shot(self, marginals: bytes, seconds: float) -> bytes:
+    def one_shot(self, message: str, marginals: bytes, seconds: float) -> bytes:
         """The JSON of an answer by one pass; the fields of ``Posterior.to_dict``."""
-        return b'%b%b,"seconds":%.6f}' % (self._head, marginals, seconds)
-
-    @cached_property
-    def _head(self) -> bytes:
         nothing = dict.fromkeys(("std_errors", "ess", "k_hat", "log_evidence", "log_evidence_error"))
-        message = "one forward pass, without an error of its own"
         facts = {"model": self.name, "method": "um", "status": "ok", "message": message, "samples": 0} | nothing
-        return orjson.dumps(facts)[:-1] + b',"marginals":'
+        return b'%b,"marginals":%b,"seconds":%.6f}' % (orjson.dumps(facts)[:-1], marginals, seconds)
 
     def refined(self, asked: Query, stop: Stop, tell: Tell | None = None) -> dict[str, Any]:
         """By exact inference or sampling, until ``stop``."""
