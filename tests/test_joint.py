@@ -335,3 +335,13 @@ def test_a_variable_that_is_called_as_a_column_is_refused(name):
     net = um.Network([um.Variable(name), um.Variable("x")], {"x": [name]}, {name: [0.9, 0.1], "x": [[0.5, 0.5], [0.1, 0.9]]})
     with pytest.raises(um.errors.UsageError, match=f"column {name} of its own"):
         um.joint(net, {}, [name, "x"])
+
+
+def test_an_exact_joint_keeps_to_the_memory_it_is_given():
+    alarm = um.example("alarm")
+    with pytest.raises(um.errors.TooExpensiveError, match=r"the budget is 1 "):
+        um.joint(alarm, {"HRBP": "HIGH"}, ["CO", "LVFAILURE"], method="exact", memory=1.0)
+    found = um.joint(alarm, {"HRBP": "HIGH"}, ["CO", "LVFAILURE"], method="exact", memory=2**30)
+    assert found["probability"].sum() == pytest.approx(1, abs=1e-12)
+    with pytest.raises(um.errors.UsageError, match="memory is for the method 'exact'"):
+        um.joint(alarm, {"HRBP": "HIGH"}, ["CO"], memory=2**30)

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, overload
 
-from unimarg.errors import EvidenceError, UsageError
+from unimarg.errors import EvidenceError
 from unimarg.formats.interop import AnyNetwork, as_network
 from unimarg.frame import frame_of
 from unimarg.network import Network
@@ -65,24 +65,14 @@ def infer(
     return answer(as_network(net), None, evidence, targets, method, **options)
 
 
-def answer(
-    net: Network,
-    model: Marginalizer | None,
-    evidence: Any,
-    targets: Sequence[str] | None,
-    method: str,
-    memory: float | None = None,
-    **options: Any,
-) -> Any:
+def answer(net: Network, model: Marginalizer | None, evidence: Any, targets: Sequence[str] | None, method: str, **options: Any) -> Any:
     """``infer`` and ``Marginalizer.query``."""
     check(method, model, options)
-    if memory is not None and method != "exact":
-        raise UsageError(f"memory is for the method 'exact', and this is {method!r}")
     made = Options(**options)
     made.limits()
     targets = None if targets is None else [net.names[i] for i in net.find_all(targets)]
     if evidence is None or isinstance(evidence, Mapping) or not isinstance(evidence, Iterable):
-        return Asked(net, model, evidence, targets, made).by(method, memory)
+        return Asked(net, model, evidence, targets, made).by(method)
     asked = [_one_of_several(net, model, number, e, targets, made) for number, e in enumerate(evidence)]
     if method == "um":
         assert model is not None
@@ -91,7 +81,7 @@ def answer(
     if sets and method in ("auto", "lookahead") and made.structure and made.seconds is None and made.progress is None:
         return _by_side_by_side(asked, method, sets)
     with ThreadPoolExecutor(None if method == "exact" else 2) as pool:  # one is prepared while another is sampled
-        return list(pool.map(lambda a: a.by_or_failed(method, memory), asked))
+        return list(pool.map(lambda a: a.by_or_failed(method), asked))
 
 
 def _by_side_by_side(asked: Sequence[Asked], method: str, sets: int) -> list[Posterior]:

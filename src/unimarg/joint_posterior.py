@@ -21,7 +21,7 @@ import numpy as np
 
 from unimarg.counter import key_from_seed
 from unimarg.errors import ImpossibleEvidenceError, SamplingError, TooExpensiveError, UsageError, whole_number
-from unimarg.exact import DEFAULT_MEMORY, exact
+from unimarg.exact import exact
 from unimarg.formats.interop import AnyNetwork, as_network
 from unimarg.importance import DEFAULT_SAMPLES, ENOUGH, MISSES, Drawn, Estimator, chunk_size, first_sample
 from unimarg.nets import NET
@@ -239,7 +239,7 @@ def joint_table(net: Network, model: Marginalizer | None, evidence: Any, names: 
     asked = Asked(net, model, evidence, names, Options(**options), every=True)
     quick = method == "auto" and math.prod(cards) // max(cards) <= QUICK_CALLS and asked.small()
     if method == "exact" or quick:
-        memory, patience = (EXACT_MEMORY, asked.limits.seconds / 2) if quick else (DEFAULT_MEMORY, math.inf)
+        memory, patience = (EXACT_MEMORY, asked.limits.seconds / 2) if quick else (asked.memory, math.inf)
         try:
             found = _exact_joint(asked, names, memory, patience)
         except TooExpensiveError:

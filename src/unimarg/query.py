@@ -65,6 +65,7 @@ class Options:
     structure: bool = True
     seed: int = 0
     progress: Progress | None = None
+    memory: float | None = None  # of exact, in bytes
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "seed", whole_number(self.seed, "a seed", 0, 2**64 - 1))
@@ -89,8 +90,9 @@ def check(method: str, model: Marginalizer | None, options: Mapping[str, Any]) -
     for name in options:
         if name not in Options.__dataclass_fields__:
             raise UsageError(f"there is no option {name!r}; {closest(name, list(Options.__dataclass_fields__))}")
-    if method != "hybrid" and options.get("beta") is not None:
-        raise UsageError(f"beta is for the method 'hybrid', and this is {method!r}")
+    for name, only in (("beta", "hybrid"), ("memory", "exact")):
+        if method != only and options.get(name) is not None:
+            raise UsageError(f"{name} is for the method {only!r}, and this is {method!r}")
 
 
 class Asked:
@@ -119,11 +121,10 @@ class Asked:
         self.used, self.shared = 0, 0.0  # entries of its tables, this set's share of the seconds,
         self.share: float | None = None  # and what a sample of the pilot was worth
 
-    def by(self, method: str, memory: float | None = None) -> Posterior:
-        """``memory`` is the budget of ``exact`` in bytes."""
+    def by(self, method: str) -> Posterior:
         self.began = time.perf_counter()  # of several sets, those before do not count
         if method == "exact":
-            return self._exact(memory)
+            return self._exact(self.memory)
         if method == "um":
             assert self.model is not None
             return self.model.one_shot(self.query.evidence, self.query.targets)
@@ -138,10 +139,10 @@ class Asked:
         found = self._sampled(method).posterior(method, self.limits, self.seconds())
         return replace(found, message="; ".join(m for m in (found.message, self.note) if m))
 
-    def by_or_failed(self, method: str, memory: float | None = None) -> Posterior:
+    def by_or_failed(self, method: str) -> Posterior:
         """``by``, where one set of several must not cost the others their answers."""
         try:
-            return self.by(method, memory)
+            return self.by(method)
         except (ImpossibleEvidenceError, TooExpensiveError) as e:
             return Posterior.failed([self.net.variables[t] for t in self.query.targets], method, str(e), self.seconds())
 
@@ -174,10 +175,20 @@ class Asked:
 
     # --- exact
 
-    def _exact(self, memory: float | None = None) -> Posterior:
+    def _exact(self, memory: float) -> Posterior:
         from unimarg.exact import exact
 
-        return exact(self.net, self.given, self.names, **({} if memory is None else {"memory": memory}))
+        return exact(self.net, self.given, self.names, memory=memory)
+
+    @property
+    def memory(self) -> float:
+        """The budget of ``exact`` in bytes."""
+        from unimarg.exact import DEFAULT_MEMORY, check_memory
+
+        if self.options.memory is None:
+            return DEFAULT_MEMORY
+        check_memory(self.options.memory)
+        return self.options.memory
 
     def small(self) -> bool:
         """Whether exact inference is quick: by a cheap elimination of what the targets depend on."""

@@ -112,10 +112,11 @@ def query(
         "beta": _beta(beta),
         "structure": structure,
         "seed": seed,
+        "memory": memory * 2**30 if method == "exact" else None,
     }
     if joint:
         return _query_joint(model or net, findings, joint, method, options, as_json)
-    return _query_marginals(model or net, findings, target, method, options, memory, plot, as_json)
+    return _query_marginals(model or net, findings, target, method, options, plot, as_json)
 
 
 def _check_plot(path: Path, alone: bool) -> None:
@@ -141,7 +142,6 @@ def _query_marginals(
     target: list[str] | None,
     method: str,
     options: dict[str, Any],
-    memory: float,
     plot: Path | None,
     as_json: bool,
 ) -> None:
@@ -152,7 +152,7 @@ def _query_marginals(
         from unimarg.exact import exact
 
         net = source.net if isinstance(source, Marginalizer) else source
-        post = exact(net, findings, target or None, memory=memory * 2**30)
+        post = exact(net, findings, target or None, memory=options["memory"])
     else:
         from unimarg.inference import infer
 
