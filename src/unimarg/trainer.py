@@ -98,7 +98,8 @@ def train(
     ``budget`` is a time, everything included, or a number of steps. ``mask`` says what will be observed, see
     ``unimarg.masking``; ``options`` change the preset: ``hidden=(512, 512)``, ``batch=256``, ``encoding="prior"``,
     ``student=0`` (no student for sequential importance sampling), ``labels="sample"`` (what to learn from: outcomes as in the paper,
-    or "exact" posteriors, means of "weighted" samples, or outcomes made "soft"), ``rare=0`` (no preference for rare findings).
+    or "exact" posteriors, means of "weighted" samples, or outcomes made "soft"), ``rare=0`` (no preference for rare findings),
+    ``virtual=0.2`` (that share of what is shown as uncertain findings).
     With ``checkpoint`` the run is saved in that file every minute and at the end; ``resume`` goes on with an
     unfinished one, which is not written over otherwise. Ctrl-C ends a run early: what there is, is saved and returned.
     ``held_out`` evidence sets, of the family ``random``, are judged every few seconds: the mean absolute error goes to ``progress``
