@@ -19,8 +19,7 @@ def test_evidence_on_every_node(method):
     found = MODEL.query(states, method=method, samples=1000)
     exact = float(ASIA.log_probability(np.ones((1, len(ASIA)), dtype=int))[0])
     assert found.status == "ok"
-    assert found.log_evidence == pytest.approx(exact, abs=1e-5)
-    assert found.log_evidence_error == 0
+    assert abs(found.log_evidence - exact) < 5 * found.log_evidence_error < 1e-5  # that of rounding
     for p, e in zip(found.probabilities, found.std_errors, strict=True):
         assert (p.tolist(), e.tolist()) == ([0.0, 1.0], [0.0, 0.0])
 
