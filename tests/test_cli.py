@@ -272,3 +272,17 @@ def test_import_and_help_do_not_load_heavy_libraries():
 def test_python_m_unimarg_is_the_command_line():
     found = subprocess.run([sys.executable, "-m", "unimarg", "--version"], capture_output=True, text=True, check=True, timeout=60)
     assert found.stdout.strip() == f"unimarg {um.__version__}"
+
+
+def test_a_case_and_an_option_may_say_the_same_in_other_words(capsys, tmp_path):
+    case = tmp_path / "case.json"
+    case.write_text('{"smoke": 0}')
+    assert run(capsys, "query", "asia", "--case", str(case), "-e", "smoke=yes", "-t", "lung")[0] == 0
+    assert run(capsys, "query", "asia", "--case", str(case), "-e", "smoke=no", "-t", "lung")[0] == 2
+
+
+def test_samples_to_standard_output_that_leads_to_a_file(tmp_path):
+    with (tmp_path / "samples.txt").open("w") as out:
+        command = [sys.executable, "-m", "unimarg", "sample", "asia", "-n", "3", "-o", "/dev/stdout"]
+        subprocess.run(command, stdout=out, check=True, timeout=120)
+    assert len((tmp_path / "samples.txt").read_text().splitlines()) == 4

@@ -165,3 +165,40 @@ def test_the_error_of_evidence_knows_of_light_samples():
     for seed in range(20):
         found = um.infer(net, {"b": "yes"}, method="prior", seed=seed)
         assert abs(found.log_evidence - right) < 4 * found.log_evidence_error < 0.001
+
+
+def test_a_message_of_a_range_without_bounds():
+    """700 findings, each of which all but rules out one state of b, a copy of a."""
+    names = [f"f{j}" for j in range(700)]
+    tables: dict[str, object] = {"a": [0.3, 0.7], "b": [[1.0, 0.0], [0.0, 1.0]]} | {name: [[1.0, 1e-300], [0.5, 0.5]] for name in names}
+    parents = {"b": ["a"]} | {name: ["b"] for name in names}
+    net = um.Network([um.Variable(n) for n in tables], parents, tables)  # pyright: ignore[reportArgumentType]
+    found = um.infer(net, dict.fromkeys(names, "yes"), ["a"], method="lookahead", samples=4096)
+    assert (found.status, found["a"]["yes"]) == ("ok", pytest.approx(1, abs=1e-6))
+    assert found.log_evidence == pytest.approx(math.log(0.7) + 700 * math.log(0.5), abs=4 * found.log_evidence_error)
+
+
+def test_many_hidden_children_may_say_much_together():
+    """170 hidden noisy-or children of v, each seen through a finding, against 170 findings on a, of which v is a copy."""
+    count = 170
+    others = [f"o{j}" for j in range(13)]
+    tables: dict[str, object] = {"a": [0.5, 0.5], "v": [[1.0, 0.0], [0.0, 1.0]]} | {name: [1.0 - 1e-9, 1e-9] for name in others}
+    parents: dict[str, list[str]] = {"v": ["a"]}
+    for j in range(count):
+        tables |= {
+            f"c{j}": um.NoisyOr(0.0, [1.0] + [0.0] * 13),
+            f"x{j}": [[0.99, 0.01], [0.01, 0.99]],
+            f"g{j}": [[0.99, 0.01], [0.01, 0.99]],
+        }
+        parents |= {f"c{j}": ["v", *others], f"x{j}": [f"c{j}"], f"g{j}": ["a"]}
+    net = um.Network([um.Variable(n) for n in tables], parents, tables)  # pyright: ignore[reportArgumentType]
+    given = {f"x{j}": "yes" for j in range(count)} | {f"g{j}": "no" for j in range(count)}
+    found = um.infer(net, given, ["a"], method="lookahead", samples=1 << 14, target_error=None)
+    assert found.status == "ok"
+    assert abs(found["a"]["no"] - 0.5) < 4 * found.error("a")["no"] < 0.01
+    assert found.log_evidence == pytest.approx(count * (math.log(0.99) + math.log(0.01)), abs=4 * found.log_evidence_error)
+
+
+def test_a_faint_leak_without_parents():
+    net = um.Network([um.Variable("b"), um.Variable("c")], {"c": ["b"]}, {"b": um.NoisyOr(1e-305, []), "c": [[0.2, 0.8], [0.3, 0.7]]})
+    assert um.exact(net)["c"]["yes"] == pytest.approx(0.8, abs=1e-12)

@@ -143,7 +143,7 @@ def _factors(net: Network, limit: int) -> _Form:
     for pa, mechanism in zip(net.parents, net.mechanisms, strict=True):
         parents = tuple(position[p] for p in pa)
         small = len(pa) < 2 or math.prod((*mechanism.parent_cards, mechanism.card)) <= limit
-        if isinstance(mechanism, Table) or (small and _expands(mechanism)):
+        if isinstance(mechanism, Table) or not pa or (small and _expands(mechanism)):
             factors.append(Factor(parents, mechanism.expand()))
         else:
             for parents_, table in _chain(mechanism, parents):

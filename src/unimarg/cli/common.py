@@ -80,9 +80,13 @@ def variables_of(net: Network, given: Iterable[str]) -> list[str]:
 
 def findings_of(net: Network, case: Path | None, evidence: Sequence[str]) -> dict[str, Any]:
     """What the case file and the options say; two different findings on one variable are a mistake."""
+    from unimarg.evidence import parse_evidence
+
     given = _case(case)
     for name, value in (_finding(net, text) for text in evidence):
-        if given.setdefault(name, value) != value:
+        before = given.setdefault(name, value)
+        states = [parse_evidence(net, {name: v}).hard for v in (before, value)]  # a case may have a state's number
+        if before != value and not states[0] == states[1] != {}:
             raise EvidenceError(f"two findings on {name!r}: {given[name]!r} and {value!r}")
     return given
 

@@ -82,8 +82,8 @@ def check_output(path: Path, what: str, suffixes: Sequence[str], stream: bool = 
 
     With ``stream`` a pipe or a device may have any name.
     """
-    if stream and path.exists() and not path.is_file() and not path.is_dir():
-        return
+    if stream and (path.parts[:2] == ("/", "dev") or (path.exists() and not path.is_file() and not path.is_dir())):
+        return  # /dev/stdout may lead to a file
     for name in (path.name, path.resolve().name):  # a link is followed
         if not name.lower().endswith(tuple(suffixes)):
             raise UsageError(f"{what} is written to a file with one of the suffixes {' '.join(suffixes)}, not to {name!r}")

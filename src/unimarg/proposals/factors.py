@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 import numpy as np
@@ -32,7 +33,7 @@ def multiplied(factors: list[Floats]) -> tuple[Floats, Floats | None]:
     product = factors[0]
     for f in factors[1:]:
         product = product * f
-    if product.min() > SMALL:
+    if product.min() > SMALL or math.prod(float(f.min(where=f > 0, initial=1.0)) for f in factors) > SMALL:
         return product, None
     possible = np.logical_and.reduce(np.broadcast_arrays(*(f > 0 for f in factors)))
     if not (product <= SMALL)[possible].any():

@@ -30,7 +30,7 @@ from unimarg.layout import over_states, running_sums
 from unimarg.mechanism import NoisyMax, pmf_from_steps, steps_of
 from unimarg.network import Floats, Ints
 from unimarg.proposals.expected import axis_by_axis, expected, to_causes
-from unimarg.proposals.factors import TINY, Factor, align, multiplied
+from unimarg.proposals.factors import SMALL, TINY, Factor, align, multiplied
 
 LARGEST = 1 << 12  # entries of a table
 SPARE = 32  # tables that may share what is left when each has its part of one half of the capacity
@@ -38,7 +38,7 @@ NEGLIGIBLE = 1e-3, 0.1  # variance of a factor relative to its squared mean, and
 FEW_PARENTS = 2  # a noisy-max with no more of them unobserved stays a table
 EXPECTED = 3.0  # nodes of a sample that are drawn from t_v / Z, among those that heard of averages
 DEFENCE = 0.05, 0.25  # the least and the most of its share in a conditional
-RANGE = 400.0  # of the logarithms of a message
+RANGE, PIECES = 400.0, 256  # of the logarithms of a message, and how many at most it goes in
 
 
 def lookahead(frame: Frame, query: Query, residual: Floats | None = None, largest: int = LARGEST) -> Draft:
@@ -169,9 +169,9 @@ class _Sweep:
         union, factors = self._fit(v, own, room)
         target = align(own, union)
         product, scale = multiplied([target, *(align(f, union) for f in factors)])
-        heard = product if v in self.chain else product * self._noisy_children(v)
+        heard, lower = (product, scale) if v in self.chain else self._with_children(v, product, scale)
         cut = any(f.cut for f in factors)
-        self._send(Factor(union[:-1], over_states(heard), cut), scale)
+        self._send(Factor(union[:-1], over_states(heard), cut), lower)
         self.exact &= not cut
         if v not in self.chain:
             self.products[v] = product
@@ -217,7 +217,7 @@ class _Sweep:
         if messages and f.size <= room:
             self.free -= 2 * f.size
             self._set_table(i, union, f, np.ones_like(f))
-        f = f * self._noisy_children(i) * self.query.likelihood[i, :k]
+        f, scale = self._with_children(i, f * self.query.likelihood[i, :k], scale)
         self._send(Factor(union[:-1], f @ self.weights[i], True), scale)
         below = self._average(Factor(union, f), union[:-1]).values  # of rows that may have lost their scale
         self.below[self.frame.noisy_number[i], :k] = below / max(below.max(), TINY)
@@ -250,14 +250,17 @@ class _Sweep:
         others = np.minimum(self.start[child] - self.expected, 0.0)  # rounding must not make mass negative
         self.child_given = pmf_from_steps(others[:, None] + effect)
 
-    def _noisy_children(self, i: int) -> Floats:
-        """What hidden large noisy-max children say of node i's states, the other parents as expected: ``[card]``."""
+    def _with_children(self, i: int, f: Floats, scale: Floats | None) -> tuple[Floats, Floats | None]:
+        """f times what hidden large noisy-max children say of node i's states, the other parents as expected; as ``multiplied``."""
         begin, end = self.first_hidden[i : i + 2].tolist()
         if begin == end:
-            return np.ones(self.cards[i])
+            return f, scale
         child = self.frame.arcs.child[self.hidden[begin:end]]
         z = (self.child_given[begin:end, : self.cards[i]] @ self.below[child][..., None])[..., 0]
-        return np.prod(z / np.maximum(z.max(axis=1, keepdims=True), TINY), axis=0)
+        z = z / np.maximum(z.max(axis=1, keepdims=True), TINY)
+        together = np.prod(z, axis=0)
+        f, more = multiplied([f, together] if together.min() > SMALL else [f, *z])
+        return f, scale if more is None else more if scale is None else scale + more
 
     def _edges(self) -> None:
         """What ``walk`` needs of them."""
@@ -354,13 +357,12 @@ class _Sweep:
         if scale is None:
             waiting.append(f._replace(values=f.values / top))
             return
-        with np.errstate(divide="ignore"):
-            log = np.log(f.values) + scale
-        log = log - log.max()
-        waiting.append(f._replace(values=np.where(f.values > 0, np.exp(np.maximum(log, -RANGE)), 0.0)))
-        left = np.where(f.values > 0, np.minimum(log + RANGE, 0.0), 0.0)
-        if left.any():
-            self._send(f._replace(values=np.ones_like(left)), left)
+        possible = f.values > 0
+        log = np.log(np.where(possible, f.values, 1.0)) + scale
+        left = np.where(possible, np.maximum(log - log[possible].max(), -PIECES * RANGE), 0.0)
+        waiting.append(f._replace(values=np.where(possible, np.exp(np.maximum(left, -RANGE)), 0.0)))
+        while (left := np.minimum(left + RANGE, 0.0)).any():
+            waiting.append(f._replace(values=np.exp(np.maximum(left, -RANGE))))
 
 
 def _varies(square: float, most: float) -> bool:
