@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from networks import states_order
-from unimarg.encoding import ENCODINGS, encode, one_hot
+from unimarg.encoding import ENCODINGS, encode, one_hot, starts
 from unimarg.marginalizer import _answer, prior_slots
 from unimarg.ragged import Ragged
 from unimarg.trunk import Architecture, Trunk
@@ -56,6 +56,38 @@ def test_categorical_and_virtual():
         [[0, 1, 1, 0, 1, 0, 1, 0.25, 0.15], [1, 0, 0, 1, 0.1, 0.3, 0.5, 0.3, 0.2]],
         rtol=1e-6,
     )
+
+
+def test_graded_by_hand():
+    ragged = Ragged((2, 3, 1))  # in order of states: node 2 (no slot), 0 (1), 1 (2)
+    priors, logits = prior_slots([np.array([0.9, 0.1]), np.array([0.2, 0.3, 0.5]), np.ones(1)], ragged)
+    known = jnp.array([[True, True, False]] * 4 + [[True, False, True]])
+    pairs = [[1, 0], [0.5, 0.5], [0.25, 0.75], [1e-30, 1], [0.5, 0.5]]
+    values = [jnp.ones((5, 1, 1)), jnp.array(pairs)[:, None], jnp.tile(jnp.array([0.7, 0.2, 0.1]), (5, 1, 1))]
+    x = np.asarray(encode("graded", known, values, ragged, priors))
+    # certain; nothing told, as if hidden; P(x | finding) = .075 / (.225 + .075), half of it told; all but certain
+    np.testing.assert_allclose(x[:, :2], [[1, 1], [1, 0], [1, 0.5], [1, 1], [1, 0]], rtol=1e-6)
+    np.testing.assert_allclose(x[:, 3], [0, 0, 0.5 * 0.25, 1, 0], rtol=1e-6)
+    alone = np.array([0.14, 0.06, 0.05])
+    np.testing.assert_allclose(x[4, [2, 4, 5]], [0.6, *0.6 * alone[1:] / alone.sum()], rtol=1e-6)
+    assert (x[:4, [2, 4, 5]] == 0).all()  # hidden
+    start = starts("graded", known, values, ragged, logits[None])
+    said = np.array([-np.log(1e30), 0, np.log(3), np.log(1e30), 0])
+    np.testing.assert_allclose(start["message"][:, 0], said, atol=1e-5)
+    np.testing.assert_allclose(start["message"][4, 1:], np.log([2 / 7, 1 / 7]), atol=1e-6)
+    np.testing.assert_allclose(start["marginal"], logits + start["message"], atol=1e-5)
+    assert (start["message"][:4, 1:] == 0).all()
+    assert list(starts("two_bit", known, values, ragged, logits)) == ["marginal"]
+
+
+@pytest.mark.parametrize("cards", [MIXED, (2, 2, 2)])
+def test_certain_findings_are_graded_as_two_bit(cards):
+    ragged, priors, _ = layout(cards)
+    known, states = draw(cards)
+    for kind in (bool, np.float32):
+        values = one_hot(states, ragged, kind)
+        graded, two_bit = (encode(e, known, values, ragged, priors) for e in ("graded", "two_bit"))
+        np.testing.assert_allclose(graded, two_bit, rtol=2e-7, atol=0)
 
 
 def test_one_hot_of_a_negative_state_is_zero():

@@ -8,7 +8,7 @@ import unimarg as um
 from models import random_model
 from networks import all_states, random_evidence, random_network
 from unimarg.counter import key_from_seed
-from unimarg.encoding import encode
+from unimarg.encoding import encode, starts
 from unimarg.evidence import Evidence
 from unimarg.incremental import Layer, make_findings, sequential_draw, student_layer, trunk_layer
 from unimarg.layout import compile_network
@@ -58,9 +58,11 @@ def n_passes(model, evidence: Evidence, head: str, states: np.ndarray, table: np
             later = {j: v for j, v in evidence.virtual.items() if j >= i}
             shown = [Evidence(dict(evidence.hard) | {j: int(x[j]) for j in range(i)}, later) for x in states.T]
             known, values = model.arrays(shown)
-            x = encode(model.recipe.encoding, jnp.asarray(known), [jnp.asarray(v) for v in values], ragged, model.prior_slots[0])
+            given = jnp.asarray(known), [jnp.asarray(v) for v in values], ragged
+            x = encode(model.recipe.encoding, *given, model.prior_slots[0])
+            start = {"marginal": starts(model.recipe.encoding, *given, model.prior_slots[1])["marginal"]}
             group, j = ragged.member[i]
-            h = np.asarray(ragged.with_reference(model.trunk(x, {"marginal": model.prior_slots[1]})[head])[group][:, j], np.float64)
+            h = np.asarray(ragged.with_reference(model.trunk(x, start)[head])[group][:, j], np.float64)
         likelihood = evidence.virtual.get(i, np.ones(k))
         q = np.exp(h) if tilt[i] else np.ones((1, k))
         parents = tuple(states[p] for p in net.parents[i])
@@ -83,7 +85,9 @@ def factors(net, evidence: Evidence, how: str) -> tuple[np.ndarray, np.ndarray]:
         ("marginal", "paper", {"encoding": "prior"}),
         ("marginal", "structure", {"encoding": "prior", "from_prior": True}),
         ("marginal", "paper", {"encoding": "two_bit", "from_prior": True, "gated": True, "heads": ("marginal", "message")}),
+        ("marginal", "paper", {"encoding": "graded", "from_prior": True, "gated": True, "heads": ("marginal", "message")}),
         ("message", "residual", {"encoding": "prior", "heads": ("marginal", "message")}),
+        ("message", "residual", {"encoding": "graded", "from_prior": True, "heads": ("marginal", "message")}),
         ("student", "residual", {"student": 130, "heads": ("marginal", "message"), "residual": True}),
         ("student", "all", {"student": 5, "heads": ("marginal", "message"), "residual": True}),
     ],

@@ -205,6 +205,27 @@ def test_two_thousand_small_steps_learn_asia(judged, labels, bound):
     assert largest.mean() < 0.05
 
 
+def test_uncertain_findings_are_better_than_none_after_a_short_training():
+    # one finding of three is a likelihood; two_bit shows that the comparison can fail
+    rng = np.random.default_rng(3)
+    rows = []
+    for states in um.sample(ASIA, 60, seed=11):
+        shown = rng.permutation(len(ASIA))[:3]
+        certain = {ASIA.names[i]: int(states[i]) for i in shown[1:]}
+        right = rng.uniform(0.55, 0.95)
+        rows.append((certain, {ASIA.names[shown[0]]: [right, 1 - right] if states[shown[0]] == 0 else [1 - right, right]}))
+    truth = [um.exact(ASIA, certain | uncertain) for certain, uncertain in rows]
+
+    def error(model, evidence):
+        found = (model.query(e, method="um") for e in evidence)
+        return np.mean([[abs(f[n][s] - t[n][s]) for n in ASIA.names for s in t[n]] for f, t in zip(found, truth, strict=True)])
+
+    told, untold = [certain | uncertain for certain, uncertain in rows], [certain for certain, _ in rows]
+    graded, two_bit = (um.train(ASIA, "small", "200 steps", seed=0, encoding=e) for e in ("graded", "two_bit"))
+    assert error(graded, told) < 0.4 * error(graded, untold)
+    assert error(graded, told) < 0.5 * error(two_bit, told)
+
+
 def test_turns_beyond_the_end_of_a_run_change_nothing():
     """On a GPU every call has as many turns as any other."""
     _, plan, given, *_ = setting(ASIA, batch=16)

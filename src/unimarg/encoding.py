@@ -4,9 +4,13 @@ Every node has a flag, 1 where something is known of it, and a value slot for ea
 
     two_bit   the value where known (0 or 1; a likelihood where uncertain), 0 where not
     prior     the value where known, the prior probability where not (the paper's 33 bits)
+    graded    as two_bit, but where uncertain the flag says how much is told, the largest likelihood less the smallest, and the
+              value is that times P(x_i = k | this finding alone)
 
-For a binary node these are the paper's two numbers. Virtual evidence enters as its normalised likelihood,
-of which hard evidence is the one-hot case. What is hidden never reaches the encoding.
+For a binary node the first two are the paper's two numbers. Virtual evidence enters them as its normalised likelihood,
+of which hard evidence is the one-hot case. But a weak finding is then as far from none as a strong one, and a network that has
+seen few of them answers worse than if it had not been told at all; graded, it lies between the two. What is hidden never
+reaches the encoding.
 """
 
 from __future__ import annotations
@@ -18,10 +22,11 @@ import jax.numpy as jnp
 
 from unimarg.ragged import Parts, Ragged
 
-Encoding: TypeAlias = Literal["two_bit", "prior"]
+Encoding: TypeAlias = Literal["two_bit", "prior", "graded"]
 ENCODINGS: tuple[str, ...] = get_args(Encoding)
 
 
+SMALLEST = 1e-30  # likelihood that is told from 0
 BELIEF_SCALE = 0.25  # logits of beliefs go up to 20
 
 
@@ -44,14 +49,39 @@ def encode(
     Nodes lie in the order of ``ragged``; ``priors [slots]`` are P(node = state), ``beliefs [samples, slots]`` logits that are
     given as well (see ``propagation``).
     """
-    slots = []
+    graded = encoding == "graded" and values[0].dtype != bool  # which are certain, all of them
+    flags, slots = [known], []
+    if graded:
+        flags, values = _graded(known, values, ragged, priors)
     for flag, value, prior in zip(ragged.nodes(known), values, ragged.split(priors), strict=True):
         hidden = prior if encoding == "prior" else jnp.zeros_like(prior)
         shown = jnp.where(flag[..., None], value[..., 1:], hidden)
         slots.append(shown.reshape(*shown.shape[:-2], -1))
     # one concatenation and none inside another: XLA has been seen to get nested ones wrong (jax issue 40588)
     extra = [] if beliefs is None else [BELIEF_SCALE * beliefs]
-    return jnp.concatenate([a.astype(dtype) for a in (known, *slots, *extra)], axis=-1)
+    return jnp.concatenate([a.astype(dtype) for a in (*flags, *slots, *extra)], axis=-1)
+
+
+def _graded(known: jax.Array, values: Parts, ragged: Ragged, priors: jax.Array) -> tuple[Parts, Parts]:
+    """Flags ``[samples, nodes]`` and values ``[samples, nodes, K]``; of certain findings 1 and one-hot, to rounding."""
+    told = [v.max(axis=-1) - v.min(axis=-1) if v.shape[-1] > 1 else v[..., 0] for v in values]
+    weights = [v * p for v, p in zip(values, ragged.probabilities(priors), strict=True)]
+    alone = [w / jnp.maximum(w.sum(axis=-1, keepdims=True), SMALLEST) for w in weights]
+    flags = [jnp.where(flag, t, 0) for flag, t in zip(ragged.nodes(known), told, strict=True)]
+    return flags, [t[..., None] * a for t, a in zip(told, alone, strict=True)]
+
+
+def starts(encoding: Encoding, known: jax.Array, values: Parts, ragged: Ragged, prior_logits: jax.Array) -> dict[str, jax.Array]:
+    """Logits ``[samples, slots]`` that the heads start from where there are no beliefs: the prior's, or nothing.
+
+    With ``graded`` what a finding says of its own node is added, P(x_i | e) being proportional to P(x_i | all else) times its likelihood.
+    """
+    if encoding != "graded" or values[0].dtype == bool:
+        return {"marginal": prior_logits}
+    logs = [jnp.log(jnp.maximum(v, SMALLEST)) for v in values]
+    own = [jnp.where(flag[..., None], a[..., 1:] - a[..., :1], 0) for flag, a in zip(ragged.nodes(known), logs, strict=True)]
+    said = jnp.concatenate([a.reshape(*a.shape[:-2], -1) for a in own], axis=-1)
+    return {"marginal": prior_logits + said, "message": said}
 
 
 def one_hot(states: jax.Array, ragged: Ragged, dtype: Any = jnp.float32) -> Parts:

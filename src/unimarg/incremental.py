@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 
 from unimarg.compiled import ONE_CORE, add_precisely, log_p_of_block
 from unimarg.counter import Key
-from unimarg.encoding import Encoding, encode
+from unimarg.encoding import Encoding, encode, starts
 from unimarg.evidence import Evidence
 from unimarg.layout import Arrays, Layout, Schedule
 from unimarg.nets import BITS, Numbers, leading_bits
@@ -258,7 +258,7 @@ def trunk_layer(
 ) -> Layer:
     """Of a plain trunk with one hidden layer, from evidence as for ``encode`` with one row.
 
-    When a node becomes known its flag is set and its value replaces what stood in its slots.
+    When a node becomes known for certain its flag becomes 1 and its value replaces what stood in its slots.
     """
     made = trunk.architecture
     assert not made.residual
@@ -270,7 +270,7 @@ def trunk_layer(
     place = jnp.asarray(ragged.place)
     value = jnp.pad(weight[nodes:], ((0, 1), (0, 0)))[slot]  # [nodes, K - 1, units]
     now = jnp.pad(x[0, nodes:], (0, 1))[slot]
-    base = jnp.where(known[0, place][:, None], 0, weight[place]) - (now[..., None] * value).sum(axis=1)
+    base = (1 - x[0, place])[:, None] * weight[place] - (now[..., None] * value).sum(axis=1)
     rows = base[:, None] + jnp.pad(value, ((0, 0), (1, 0), (0, 0)))
 
     def outputs(number: int) -> tuple[jax.Array, jax.Array]:
@@ -278,9 +278,10 @@ def trunk_layer(
         return trunk.head.weight[:, at], trunk.head.bias[at]
 
     weight, shift = outputs(made.heads.index(head))
-    if made.from_prior and head == "marginal":
-        shift = shift + prior_logits
+    if made.from_prior and head == "marginal":  # a message's start is L_i, which is not h's business
+        begin = starts(encoding, known, values, ragged, prior_logits[None])[head][0]
+        shift = shift + begin
         if made.gated:  # what it weighs is constant here
             gate, bias = outputs(len(made.heads))
-            weight, shift = weight + gate * prior_logits, shift + bias * prior_logits
+            weight, shift = weight + gate * begin, shift + bias * begin
     return Layer(start, rows, jnp.pad(weight, ((0, 0), (0, 1))).T[slot], jnp.pad(shift, (0, 1))[slot])

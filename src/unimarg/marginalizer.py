@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from unimarg.encoding import encode, one_hot
+from unimarg.encoding import encode, one_hot, starts
 from unimarg.errors import EvidenceError, ImpossibleEvidenceError, UsageError, no_state_left
 from unimarg.evidence import Evidence, parse_evidence
 from unimarg.masking import can_show
@@ -366,7 +366,7 @@ def _answer(
     """Marginals or messages ``[rows, nodes, K]`` for each group, or the trunk's last layer."""
     beliefs = {} if propagation is None else propagation.logits(known, values, jax.default_backend() != "cpu")
     x = encode(encoding, known, values, ragged, priors, beliefs.get("marginal"))
-    start = beliefs or {"marginal": prior_logits}
+    start = beliefs or starts(encoding, known, values, ragged, prior_logits)
     if output == "features":
         return [trunk.features(x)]
     if output == "message":

@@ -119,7 +119,7 @@ def _default(net: Network) -> Recipe:
     return Recipe(
         "default",
         Architecture((1024,) * 3, residual=True, heads=("marginal", "message"), from_prior=True, gated=True),
-        "two_bit",
+        "graded",
         _mixed(net),
         observed_loss=False,
         batch=1024,

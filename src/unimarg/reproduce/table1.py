@@ -11,7 +11,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from unimarg.encoding import ENCODINGS
 from unimarg.evaluation import errors
 from unimarg.marginalizer import Marginalizer
 from unimarg.network import Network
@@ -61,7 +60,7 @@ def search(
 
     found = []
     for paper_size, hidden in zip(SIZES, sizes, strict=False):
-        for encoding in ENCODINGS:
+        for encoding in ("two_bit", "prior"):
             label, paper = ("x".join(map(str, hidden)), encoding, steps), PAPER[paper_size, encoding]
             found.append(_found_or_made(net, references, label, paper, seed, file, partial(trained, hidden, encoding)))
     return found
