@@ -60,7 +60,7 @@ def n_passes(model, evidence: Evidence, head: str, states: np.ndarray, table: np
             known, values = model.arrays(shown)
             given = jnp.asarray(known), [jnp.asarray(v) for v in values], ragged
             x = encode(model.recipe.encoding, *given, model.prior_slots[0])
-            start = {"marginal": starts(model.recipe.encoding, *given, model.prior_slots[1])["marginal"]}
+            start = {"marginal": starts(model.recipe.encoding, *given, model.prior_slots[1]).get("marginal", model.prior_slots[1])}
             group, j = ragged.member[i]
             h = np.asarray(ragged.with_reference(model.trunk(x, start)[head])[group][:, j], np.float64)
         likelihood = evidence.virtual.get(i, np.ones(k))

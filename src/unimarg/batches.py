@@ -20,7 +20,7 @@ from unimarg.blanket import blanket_log_p
 from unimarg.channels import Words, channel_words, through, through_channels
 from unimarg.compiled import draw_states, log_conditionals_of
 from unimarg.counter import Key, threefry
-from unimarg.encoding import encode, one_hot
+from unimarg.encoding import encode, one_hot, starts
 from unimarg.layout import MAX_NODES, Arrays, Layout
 from unimarg.particles import weighted_labels
 from unimarg.presets import Recipe
@@ -120,7 +120,7 @@ class Batch(NamedTuple):
     certain: jax.Array  # bool [samples, nodes]: hard evidence
     states: jax.Array  # [nodes, samples]
     noise: jax.Array | None  # uint32 [samples, words], for dropout; drawn for all steps of a call at once
-    beliefs: dict[str, jax.Array]  # [samples, slots]: logits for each head to start from, if not the prior's
+    starts: dict[str, jax.Array]  # [samples, slots]: logits for each head to start from, if not the prior's
     tables: Parts  # [samples, nodes, K]: log P(x_i = k | pa_i), for a message head or a student; else empty
 
 
@@ -200,20 +200,21 @@ def labelled(
     """
     ragged = plan.ragged
     log_p = log_conditionals_of(plan.layout, given.arrays, states)  # left out by the compiler where nothing needs it
-    start = {} if plan.propagation is None else plan.propagation.logits(known, values, plan.half)
-    beliefs = {head: part for head, part in start.items() if head in plan.recipe.architecture.heads}
+    beliefs = {} if plan.propagation is None else plan.propagation.logits(known, values, plan.half)
+    start = beliefs or starts(plan.recipe.encoding, known, values, ragged, given.prior_logits)
+    start = {head: part for head, part in start.items() if head in plan.recipe.architecture.heads}
     kind = jnp.bfloat16 if plan.half else jnp.float32  # as the first product takes it
     encoded = encode(plan.recipe.encoding, known, values, ragged, given.priors, beliefs.get("marginal"), kind)
     softened = soft_labels(plan, given, known, values, states, observed, log_p) if plan.soft else []
     if exact is not None:
         labels = exact
     elif plan.labels == "weighted":
-        key, evidence, messages = stream(given.key, OTHER_PARTICLES), (known, values, certain), start.get("message")
+        key, evidence, messages = stream(given.key, OTHER_PARTICLES), (known, values, certain), beliefs.get("message")
         labels = weighted_labels(plan.layout, given.arrays, ragged, key, (samples, upper), evidence, messages, states, PARTICLES, plan.half)
     else:
         labels = softened or one_hot(ragged.rows(states), ragged, bool)
     tables = grouped(log_p, ragged) if plan.tabled else []
-    return Batch(encoded, labels, softened, known, values, certain, states, None, beliefs, tables)
+    return Batch(encoded, labels, softened, known, values, certain, states, None, start, tables)
 
 
 def soft_labels(

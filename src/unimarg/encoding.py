@@ -72,12 +72,13 @@ def _graded(known: jax.Array, values: Parts, ragged: Ragged, priors: jax.Array) 
 
 
 def starts(encoding: Encoding, known: jax.Array, values: Parts, ragged: Ragged, prior_logits: jax.Array) -> dict[str, jax.Array]:
-    """Logits ``[samples, slots]`` that the heads start from where there are no beliefs: the prior's, or nothing.
+    """Logits ``[samples, slots]`` that the heads start from where there are no beliefs and, with ``graded``, findings may be uncertain.
 
-    With ``graded`` what a finding says of its own node is added, P(x_i | e) being proportional to P(x_i | all else) times its likelihood.
+    What a finding says of its own node is in them: P(x_i | e) is proportional to P(x_i | all else) times its likelihood. Otherwise
+    nothing, and the start is the prior.
     """
     if encoding != "graded" or values[0].dtype == bool:
-        return {"marginal": prior_logits}
+        return {}
     logs = [jnp.log(jnp.maximum(v, SMALLEST)) for v in values]
     own = [jnp.where(flag[..., None], a[..., 1:] - a[..., :1], 0) for flag, a in zip(ragged.nodes(known), logs, strict=True)]
     said = jnp.concatenate([a.reshape(*a.shape[:-2], -1) for a in own], axis=-1)

@@ -279,7 +279,7 @@ def trunk_layer(
 
     weight, shift = outputs(made.heads.index(head))
     if made.from_prior and head == "marginal":  # a message's start is L_i, which is not h's business
-        begin = starts(encoding, known, values, ragged, prior_logits[None])[head][0]
+        begin = starts(encoding, known, values, ragged, prior_logits).get(head, prior_logits[None])[0]
         shift = shift + begin
         if made.gated:  # what it weighs is constant here
             gate, bias = outputs(len(made.heads))

@@ -366,7 +366,7 @@ def _answer(
     """Marginals or messages ``[rows, nodes, K]`` for each group, or the trunk's last layer."""
     beliefs = {} if propagation is None else propagation.logits(known, values, jax.default_backend() != "cpu")
     x = encode(encoding, known, values, ragged, priors, beliefs.get("marginal"))
-    start = beliefs or starts(encoding, known, values, ragged, prior_logits)
+    start = beliefs or starts(encoding, known, values, ragged, prior_logits) or {"marginal": prior_logits}
     if output == "features":
         return [trunk.features(x)]
     if output == "message":

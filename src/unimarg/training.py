@@ -20,7 +20,7 @@ import optax
 from jax import lax
 
 from unimarg.batches import Batch, Given, Plan, batches
-from unimarg.encoding import inputs, one_hot, starts
+from unimarg.encoding import inputs, one_hot
 from unimarg.presets import Recipe
 from unimarg.ragged import Parts, Ragged, by_node, by_state
 from unimarg.student import Student
@@ -163,8 +163,7 @@ def loss(trunk: Trunk, plan: Plan, given: Given, batch: Batch) -> tuple[jax.Arra
     """Mean over samples and counted nodes of the negative log probability, summed over the heads; features and messages too."""
     ragged, recipe = plan.ragged, plan.recipe
     features = trunk.features(batch.inputs, plan.half, batch.noise)
-    start = batch.beliefs or starts(recipe.encoding, batch.known, batch.values, ragged, given.prior_logits)
-    logits = trunk.logits(features, start, plan.half)
+    logits = trunk.logits(features, batch.starts or {"marginal": given.prior_logits}, plan.half)
     counted = jnp.ones_like(batch.certain) if recipe.observed_loss else ~batch.certain
     total = _cross_entropy(ragged.log_softmax(logits["marginal"]), batch.labels, counted, ragged)
     if "message" in logits:
