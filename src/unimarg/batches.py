@@ -17,7 +17,7 @@ import numpy as np
 from jax import lax
 
 from unimarg.blanket import blanket_log_p
-from unimarg.channels import Words, channel_words, through, through_channels
+from unimarg.channels import Words, channel_words, interleaved, one_of, through, through_channels
 from unimarg.compiled import draw_states, log_conditionals_of
 from unimarg.counter import Key, threefry
 from unimarg.encoding import encode, one_hot, starts
@@ -86,6 +86,15 @@ class Plan:
         return self.recipe.student > 0 or "message" in self.recipe.architecture.heads
 
     @property
+    def few(self) -> int:
+        """Of so many samples one has uncertain findings, and of what it shows a share of ``unsure``."""
+        return one_of(self.recipe.virtual, self.recipe.batch)
+
+    @property
+    def unsure(self) -> float:
+        return self.few * self.recipe.virtual
+
+    @property
     def labels(self) -> str:
         """Of the marginal head: exact, weighted, soft or sample."""
         if self.recipe.labels != "auto":
@@ -139,17 +148,21 @@ def batches(plan: Plan, given: Given, step: jax.Array) -> Batch:
     observed = plan.recipe.mask.draw(stream(given.key, MASKS), samples, states.shape[0])
 
     def parts_of(a: jax.Array, size: int) -> jax.Array:
-        return jnp.moveaxis(a.reshape(*a.shape[:-1], n // size, size), -2, 0)
+        return jnp.moveaxis(a.reshape(*a.shape[:-1], -1, size), -2, 0)
 
     # Loop after loop in place of one: XLA computes cheap-looking things again wherever they are used, barrier or not, and only
     # what a loop leaves behind is safe. With random numbers and transpositions inside the teacher a step took twice the time.
     drawn = None
     if plan.recipe.virtual:
-        drawn = lax.map(lambda part: channel_words(stream(given.key, CHANNELS), part, states.shape[0]), parts_of(samples, plan.rows))
+        drawn = lax.map(
+            lambda part: channel_words(stream(given.key, CHANNELS), part, states.shape[0]),
+            parts_of(samples[:: plan.few], plan.rows // plan.few),
+        )
     if plan.recipe.rare:
         certain = observed
         if drawn is not None:  # a choice may look at what is seen for certain alone
-            certain &= ~by_node(through(drawn, plan.recipe.virtual).reshape(n, -1), plan.ragged)
+            hidden = by_node(through(drawn, plan.unsure).reshape(n // plan.few, -1), plan.ragged)
+            certain = interleaved(certain.T[:: plan.few] & ~hidden.T, certain.T, plan.few).T
         key, together = stream(given.key, RARER), min(CANDIDATES, plan.recipe.batch)
         states = rarer(plan.ragged, given.priors, key, samples, plan.recipe.rare, states, certain, together)
     parts = tuple(parts_of(a, plan.rows) for a in (states, observed))
@@ -177,8 +190,10 @@ def shown(plan: Plan, states: jax.Array, observed: jax.Array, drawn: Words | Non
     known, rows = plan.ragged.rows(observed), plan.ragged.rows(states)
     if drawn is None:
         return known, one_hot(rows, plan.ragged, bool), known  # a byte each: they are kept for many steps
-    seen, certain = through_channels(drawn, plan.recipe.virtual, known, rows, plan.ragged)
-    return known, seen, certain
+    few = slice(None, None, plan.few)
+    seen, certain = through_channels(drawn, plan.unsure, known[few], rows[few], plan.ragged)
+    values = [interleaved(part, every, plan.few) for part, every in zip(seen, one_hot(rows, plan.ragged), strict=True)]
+    return known, values, interleaved(certain, known, plan.few)
 
 
 def labelled(
@@ -201,10 +216,8 @@ def labelled(
     ragged = plan.ragged
     log_p = log_conditionals_of(plan.layout, given.arrays, states)  # left out by the compiler where nothing needs it
     beliefs = {} if plan.propagation is None else plan.propagation.logits(known, values, plan.half)
-    start = beliefs or starts(plan.recipe.encoding, known, values, ragged, given.prior_logits)
+    inputs, start = encoded(plan, given, known, values, beliefs)
     start = {head: part for head, part in start.items() if head in plan.recipe.architecture.heads}
-    kind = jnp.bfloat16 if plan.half else jnp.float32  # as the first product takes it
-    encoded = encode(plan.recipe.encoding, known, values, ragged, given.priors, beliefs.get("marginal"), kind)
     softened = soft_labels(plan, given, known, values, states, observed, log_p) if plan.soft else []
     if exact is not None:
         labels = exact
@@ -214,7 +227,28 @@ def labelled(
     else:
         labels = softened or one_hot(ragged.rows(states), ragged, bool)
     tables = grouped(log_p, ragged) if plan.tabled else []
-    return Batch(encoded, labels, softened, known, values, certain, states, None, start, tables)
+    return Batch(inputs, labels, softened, known, values, certain, states, None, start, tables)
+
+
+def encoded(
+    plan: Plan, given: Given, known: jax.Array, values: Parts, beliefs: dict[str, jax.Array]
+) -> tuple[jax.Array, dict[str, jax.Array]]:
+    """The trunk's input, and what the heads start from if not the prior; only what may be uncertain is graded."""
+    ragged, recipe, believed = plan.ragged, plan.recipe, beliefs.get("marginal")
+    kind = jnp.bfloat16 if plan.half else jnp.float32  # as the first product takes it
+    graded = recipe.encoding == "graded" and recipe.virtual > 0
+    every = encode("two_bit" if graded else recipe.encoding, known, values, ragged, given.priors, believed, kind)
+    if not graded:
+        return every, beliefs
+    few = slice(None, None, plan.few)
+    evidence = known[few], [part[few] for part in values], ragged
+    some = encode("graded", *evidence, given.priors, None if believed is None else believed[few], kind)
+    others = {"marginal": given.prior_logits, "message": jnp.zeros_like(given.prior_logits)}
+    start = {
+        head: interleaved(part, jnp.broadcast_to(others[head], (len(known), ragged.slots)), plan.few)
+        for head, part in starts("graded", *evidence, given.prior_logits).items()
+    }
+    return interleaved(some, every, plan.few), beliefs or start
 
 
 def soft_labels(

@@ -1,4 +1,7 @@
-"""Uncertain findings for training: some of what is shown is seen through a random channel."""
+"""Uncertain findings for training: some of what is shown is seen through a random channel.
+
+They are those of one sample in a few, which has as many more of them: nothing need be computed for the others.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,24 @@ from unimarg.ragged import Parts, Ragged
 
 FEW_STATES = 8  # whose halves leave 24 bits of their word
 
+FEW = (8, 4, 2, 1)  # samples of which one has the uncertain findings
+
 Words = tuple[jax.Array, jax.Array]  # uint32 [samples, nodes] each
+
+
+def one_of(share: float, batch: int) -> int:
+    """How many samples there are for one with uncertain findings, if they are to be a share of all that is shown.
+
+    >>> one_of(0.02, 256), one_of(0.2, 256), one_of(0.02, 2)
+    (8, 4, 2)
+    """
+    return next(k for k in FEW if k <= batch and k * share <= 1)
+
+
+def interleaved(some: jax.Array, every: jax.Array, k: int) -> jax.Array:
+    """``every``, with its rows 0, k, 2 k and so on replaced."""
+    blocks = every.reshape(-1, k, *every.shape[1:])
+    return jnp.concatenate([some[:, None], blocks[:, 1:]], axis=1).reshape(every.shape)
 
 
 def channel_words(key: Key, samples: jax.Array, nodes: int) -> Words:
