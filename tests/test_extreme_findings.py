@@ -90,6 +90,30 @@ def test_sampling_sees_a_rare_middle_state_in_chains_and_large_nodes(method, cau
     assert found.log_evidence == pytest.approx(math.log(1e-18) + causes * math.log(0.95), abs=4 * found.log_evidence_error + 1e-4)
 
 
+def rare_cause(p: float, effect: float) -> um.Network:
+    """The middle state of b, too large for a table, is reached by its leak, or by r0, which is rare itself."""
+    names = [f"r{j}" for j in range(14)]
+    b = um.NoisyMax([0.4, 1e-18, 0.6], [[[1, 0, 0], [0.8 - effect, effect, 0.2]], *[[[1, 0, 0], [0.9, 0, 0.1]]] * 13])
+    tables = {n: [0.5, 0.5] for n in names} | {"r0": [1 - p, p], "b": b}
+    return um.Network([*map(um.Variable, names), um.Variable("b", ("0", "1", "2"))], {"b": names}, tables)  # pyright: ignore[reportArgumentType]
+
+
+@pytest.mark.parametrize("likelihood", [[0, 1, 1e-30], [1e-19, 1, 1e-19]])
+@pytest.mark.parametrize(("p", "effect"), [(1e-6, 1e-12), (1e-9, 1e-8), (1e-15, 0.5)])
+def test_what_may_have_caused_a_rare_middle_state_is_drawn(p, effect, likelihood):
+    net, given = rare_cause(p, effect), {"b": likelihood}
+    exact = um.exact(net, given, ["r0", "r1"])
+    for method in ("lookahead", "adaptive"):
+        found = um.infer(net, given, ["r0", "r1"], method=method, samples=1 << 13, target_error=None)
+        assert found.status == "ok"
+        assert abs(found.log_evidence - exact.log_evidence) < 4 * found.log_evidence_error < 0.01
+        for name in ("r0", "r1"):
+            assert abs(found[name]["yes"] - exact[name]["yes"]) < 4 * found.error(name)["yes"] < 0.1
+    drawn = um.sample_posterior(net, given, 1000, method="lookahead", targets=["r0"])
+    share = exact["r0"]["yes"]
+    assert abs((drawn["r0"] == "yes").mean() - share) < 4 * math.sqrt(share * (1 - share) / 1000)
+
+
 @pytest.mark.parametrize("suffix", ["bif", "xmlbif", "net", "uai", "xdsl"])
 def test_a_rare_middle_state_survives_a_file(suffix, tmp_path):
     net = rare_middle(1e-18)

@@ -180,14 +180,6 @@ def pmf_from_steps(steps: Floats) -> Floats:
     return out
 
 
-def pmf_from_log_cdf(sums: Floats) -> Floats:
-    """P(X = k) from S_k = log P(X <= k) along the last axis; -inf minus -inf counts as no mass."""
-    before, here = sums[..., :-1], sums[..., 1:]
-    with np.errstate(invalid="ignore"):
-        gap = np.minimum(np.where(np.isneginf(here), 0.0, before - here), 0.0)  # rounding must not make mass negative
-    return np.concatenate([np.exp(sums[..., :1]), -np.exp(here) * np.expm1(gap)], axis=-1)
-
-
 def _frozen_array(values: ArrayLike, what: str) -> Floats:
     try:
         array = np.array(values, dtype=np.float64)
