@@ -17,7 +17,7 @@ import numpy as np
 from unimarg.layout import Kind, NoisyBlocks, noisy_blocks, parent_order, power_of_two
 from unimarg.mechanism import pmf_from_steps
 from unimarg.nets import CANDIDATES, choose
-from unimarg.network import Floats, Ints, Network, NoisyMax
+from unimarg.network import Floats, Ints, Mechanism, Network, NoisyMax
 from unimarg.support import Support
 
 EXPANDED, TOGETHER = 1 << 10, 1 << 17  # entries up to which a noisy-max is taken as a table, and of all such tables
@@ -26,6 +26,7 @@ GROWTH = 2  # and no fewer than this times the network's own
 CONTEXTS = 4  # nodes that a table depends on, taken at a time
 MOST_CONTEXTS = 24  # those that a proposal's table may depend on; the network's own may have more
 MOST_STATES = 8  # of a node whose q is kept where it is drawn by formula
+SMALLEST_STEP = 1e-37  # of a noisy-max without a table
 MOST_LINKS = 1 << 13  # links of noisy-max nodes that a walk may have beside the nodes themselves
 
 
@@ -46,7 +47,7 @@ class Frame:
         # weakly, so that the cache of frames lets networks go
         self._net = weakref.ref(net)
         noisy = np.array([isinstance(m, NoisyMax) for m in net.mechanisms])
-        sizes = np.array([math.prod(map(float, (*m.parent_cards, m.card))) for m in net.mechanisms])
+        sizes = np.array([math.inf if _by_formula(m) else math.prod(map(float, (*m.parent_cards, m.card))) for m in net.mechanisms])
         self.large = noisy & (sizes > most_expanded(sizes[noisy]))
         self.order = drawing_order(net, self.large)
         self.when = np.argsort(self.order)
@@ -251,6 +252,13 @@ def most_expanded(sizes: Floats) -> int:
     while most > 1 and sizes[sizes <= most].sum() > TOGETHER:
         most //= 2
     return most
+
+
+def _by_formula(m: Mechanism) -> bool:
+    """Whether it is a noisy-max whose table would have false zeros, and whose steps single precision holds."""
+    if not isinstance(m, NoisyMax) or not m.contributions or m.has_table:
+        return False
+    return all((np.abs(s[s != 0]) > SMALLEST_STEP).all() for s in (m.steps[0], *m.steps[1]))
 
 
 def drawing_order(net: Network, large: np.ndarray) -> Ints:

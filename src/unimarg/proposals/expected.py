@@ -69,7 +69,9 @@ def to_causes(frame: Frame, i: int, heard: Floats, prior: Floats) -> tuple[Ints,
     """
     causes = frame.causes[i]
     before, behind = sums_beside(_expected_steps(causes, prior))
-    messages = pmf_from_steps((causes.leak + before + behind)[:, None] + causes.effect) @ heard
+    others = causes.leak + before + behind
+    others[:, heard.nonzero()[0].max(initial=0) :] = 0  # that they go no further is a factor, and may be less than a number can be
+    messages = pmf_from_steps(others[:, None] + causes.effect) @ heard
     return causes.parents, np.where(np.arange(messages.shape[1]) < frame.net.cards[causes.parents, None], messages, 0)
 
 

@@ -35,7 +35,7 @@ from unimarg.proposals.factors import SMALL, TINY, Factor, align, multiplied
 LARGEST = 1 << 12  # entries of a table
 SPARE = 32  # tables that may share what is left when each has its part of one half of the capacity
 NEGLIGIBLE = 1e-3, 0.1  # variance of a factor relative to its squared mean, and by how much it may exceed that mean, if it says nothing
-FEW_PARENTS = 2  # a noisy-max with no more of them unobserved stays a table
+FEW_PARENTS = 2  # a noisy-max with no more of them unobserved stays a table, if it is one
 EXPECTED = 3.0  # nodes of a sample that are drawn from t_v / Z, among those that heard of averages
 DEFENCE = 0.05, 0.25  # the least and the most of its share in a conditional
 RANGE, PIECES = 400.0, 256  # of the logarithms of a message, and how many at most it goes in
@@ -133,14 +133,14 @@ class _Sweep:
         parents = net.parents[c]
         unknown = sorted((j for j, p in enumerate(parents) if p not in self.state), key=lambda j: self.frame.when[parents[j]])
         card, links = state + 1, len(self.chain) + len(unknown)
-        if len(unknown) <= FEW_PARENTS or links > self.frame.links:
+        if len(unknown) <= (0 if self.frame.large[c] else FEW_PARENTS) or links > self.frame.links:
             return []
         promised = self.promised + 2 * len(unknown) * card * card * max(m.parent_cards)  # every link needs its table
-        if 2 * promised > self.frame.capacity - self.draft.used:
-            return []
-        self.promised = promised
         leak, effects = m.steps
         start = leak + sum((effects[j][self.state[p]] for j, p in enumerate(parents) if p in self.state), np.zeros(len(leak)))
+        if 2 * promised > self.frame.capacity - self.draft.used or start[state:].sum() < math.log(SMALL):
+            return []
+        self.promised = promised
         reached, before, out = start, -1, []
         for j in unknown:
             table = _link(m.contributions[j][:, :card]) if before >= 0 else pmf_from_steps(effects[j] + start)[:, :card]
@@ -149,7 +149,7 @@ class _Sweep:
             reached = reached + steps_of(self.weights[parents[j]] @ m.contributions[j])
             v = len(self.cards)
             self.cards.append(card)
-            self.weights.append(normalised(pmf_from_steps(reached)[:card]))  # P(y_j), parents as expected
+            self.weights.append(pmf_from_steps(reached[: card - 1]))  # P(y_j), parents as expected
             self.chain[v] = (c, Factor((parents[j], v) if before < 0 else (before, parents[j], v), table))
             out.append((parents[j], v))
             before = v
