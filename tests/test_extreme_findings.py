@@ -246,6 +246,16 @@ def test_the_error_of_evidence_knows_of_light_samples():
         assert abs(found.log_evidence - right) < 4 * found.log_evidence_error < 0.001
 
 
+def test_the_error_of_evidence_knows_of_samples_that_were_not_drawn():
+    """All weights are the same, until the rare state comes; where there is no other weight no error is told."""
+    r = 2e-5
+    net = um.Network([um.Variable("a"), um.Variable("b")], {"b": ["a"]}, {"a": [1 - r, r], "b": [[0.7, 0.3], [0.1, 0.9]]})
+    found = um.infer(net, {"b": "yes"}, method="prior", samples=4096, target_error=None)
+    assert 1e-5 < abs(found.log_evidence - math.log((1 - r) * 0.3 + r * 0.9)) < 4 * found.log_evidence_error < 1e-3
+    assert um.infer(net, {"b": "yes"}, method="lookahead", samples=4096, target_error=None).log_evidence_error < 1e-6
+    assert um.infer(net, {"a": "yes"}, method="prior", samples=4096, target_error=None).log_evidence_error < 1e-5
+
+
 def test_a_message_of_a_range_without_bounds():
     """700 findings, each of which all but rules out one state of b, a copy of a."""
     names = [f"f{j}" for j in range(700)]
