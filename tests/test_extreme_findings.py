@@ -90,6 +90,85 @@ def test_sampling_sees_a_rare_middle_state_in_chains_and_large_nodes(method, cau
     assert found.log_evidence == pytest.approx(math.log(1e-18) + causes * math.log(0.95), abs=4 * found.log_evidence_error + 1e-4)
 
 
+def rare_cause(p: float, effect: float) -> um.Network:
+    """The middle state of b, too large for a table, is reached by its leak, or by r0, which is rare itself."""
+    names = [f"r{j}" for j in range(14)]
+    b = um.NoisyMax([0.4, 1e-18, 0.6], [[[1, 0, 0], [0.8 - effect, effect, 0.2]], *[[[1, 0, 0], [0.9, 0, 0.1]]] * 13])
+    tables = {n: [0.5, 0.5] for n in names} | {"r0": [1 - p, p], "b": b}
+    return um.Network([*map(um.Variable, names), um.Variable("b", ("0", "1", "2"))], {"b": names}, tables)  # pyright: ignore[reportArgumentType]
+
+
+@pytest.mark.parametrize("likelihood", [[0, 1, 1e-30], [1e-19, 1, 1e-19]])
+@pytest.mark.parametrize(("p", "effect"), [(1e-6, 1e-12), (1e-9, 1e-8), (1e-15, 0.5)])
+def test_what_may_have_caused_a_rare_middle_state_is_drawn(p, effect, likelihood):
+    net, given = rare_cause(p, effect), {"b": likelihood}
+    exact = um.exact(net, given, ["r0", "r1"])
+    for method in ("lookahead", "adaptive"):
+        found = um.infer(net, given, ["r0", "r1"], method=method, samples=1 << 13, target_error=None)
+        assert found.status == "ok"
+        assert abs(found.log_evidence - exact.log_evidence) < 4 * found.log_evidence_error < 0.01
+        for name in ("r0", "r1"):
+            assert abs(found[name]["yes"] - exact[name]["yes"]) < 4 * found.error(name)["yes"] < 0.1
+    drawn = um.sample_posterior(net, given, 1000, method="lookahead", targets=["r0"])
+    share = exact["r0"]["yes"]
+    assert abs((drawn["r0"] == "yes").mean() - share) < 4 * math.sqrt(share * (1 - share) / 1000)
+
+
+@pytest.mark.parametrize(("known", "tiny"), [(12, 1e-30), (0, 1e-200)])
+def test_two_hidden_causes_of_a_noisy_max_without_a_table(known, tiny):
+    """a is rare, and c next to certain to have caused m; each explains the other away. Without a table for its size, or for its numbers."""
+    names = ["a", "c", *(f"r{j}" for j in range(known))]
+    tables: dict[str, object] = {name: [0.5, 0.5] for name in names} | {"a": [0.998, 0.002], "c": [0.9, 0.1]}
+    tables["m"] = um.NoisyMax(
+        [1, 0, 0], [[[1, 0, 0], [tiny, 0.7 - tiny, 0.3]], [[1, 0, 0], [tiny, 0.15 - tiny, 0.85]], *[np.eye(3)[:2]] * known]
+    )
+    variables = [*map(um.Variable, names), um.Variable("m", ("0", "1", "2"))]
+    net = um.Network(variables, {"m": names}, tables)  # pyright: ignore[reportArgumentType]
+    given = {"m": "2"} | dict.fromkeys(names[2:], "no")
+    exact = um.exact(net, given, ["a", "c"])
+    found = um.infer(net, given, ["a", "c"], method="lookahead", samples=1 << 12, target_error=None)
+    assert found.status == "ok"
+    assert abs(found.log_evidence - exact.log_evidence) < 4 * found.log_evidence_error < 1e-3
+    for name in ("a", "c"):
+        assert abs(found[name]["yes"] - exact[name]["yes"]) < 4 * found.error(name)["yes"] < 0.01
+
+
+def all_but_certain() -> um.Network:
+    """Each cause leaves b its middle state with 2e-200 and its lowest with 1e-200; c = yes shows that b is in between."""
+    names = ["r0", "r1", "r2", "r3"]
+    tables: dict[str, object] = {name: [0.5, 0.5] for name in names}
+    tables |= {"b": um.NoisyMax([1, 0, 0], [[[1, 0, 0], [1e-200, 2e-200, 1.0]]] * 4)}
+    tables |= {"x": [0.5, 0.5], "c": [[[1, 0], [1, 0]], [[0.5, 0.5], [0.2, 0.8]], [[1, 0], [1, 0]]]}
+    variables = [um.Variable(n, ("0", "1", "2") if n == "b" else ("no", "yes")) for n in tables]
+    return um.Network(variables, {"b": names, "c": ["b", "x"]}, tables)  # pyright: ignore[reportArgumentType]
+
+
+ALL_BUT_CERTAIN = all_but_certain()
+
+
+@pytest.mark.parametrize(
+    ("given", "share"),
+    [({"b": "0"}, 1), ({"b": "1"}, 8), ({"b": [1, 1, 0]}, 9), ({"c": "yes"}, 8 * 0.65), ({"c": "yes", "b": [1, 1e-30, 0]}, 8 * 0.65e-30)],
+)
+def test_known_causes_that_leave_less_than_a_number_can_be(given, share):
+    """Two causes leave P(b = 0) = 1e-400 and P(b = 1) = 8e-400, a third next to nothing; of x, c = yes says no or yes as 5 to 8."""
+    net, evidence = ALL_BUT_CERTAIN, given | {"r0": "yes", "r1": "yes", "r2": "no"}
+    right = math.log(share) + 2 * math.log(1e-200) + 4 * math.log(0.5)
+    exact = um.exact(net, evidence)
+    assert exact.log_evidence == pytest.approx(right, abs=1e-9)
+    assert exact["x"]["yes"] == pytest.approx(8 / 13 if "c" in given else 0.5, abs=1e-9)
+    for method in ("lookahead", "adaptive", "prior") if given.keys() == {"b"} else ():  # c alone is not enough to draw a state of 1e-400
+        found = um.infer(net, evidence, ["b", "x"], method=method, samples=1 << 12, target_error=None)
+        assert found.status == "ok"
+        assert abs(found.log_evidence - right) < 4 * found.log_evidence_error < 0.1
+        assert abs(found["b"]["0"] - exact["b"]["0"]) <= 4 * found.error("b")["0"]
+        assert abs(found["x"]["yes"] - exact["x"]["yes"]) <= 4 * found.error("x")["yes"]
+    best = um.most_probable(net, evidence)
+    likelihood = 1e-30 if "1e-30" in str(given) else 1
+    states = np.array([[v.states.index(best.assignment[v.name]) for v in net.variables]])
+    assert best.log_probability == pytest.approx(net.log_probability(states)[0] + math.log(likelihood), abs=1e-9)
+
+
 @pytest.mark.parametrize("suffix", ["bif", "xmlbif", "net", "uai", "xdsl"])
 def test_a_rare_middle_state_survives_a_file(suffix, tmp_path):
     net = rare_middle(1e-18)
@@ -165,6 +244,16 @@ def test_the_error_of_evidence_knows_of_light_samples():
     for seed in range(20):
         found = um.infer(net, {"b": "yes"}, method="prior", seed=seed)
         assert abs(found.log_evidence - right) < 4 * found.log_evidence_error < 0.001
+
+
+def test_the_error_of_evidence_knows_of_samples_that_were_not_drawn():
+    """All weights are the same, until the rare state comes; where there is no other weight no error is told."""
+    r = 2e-5
+    net = um.Network([um.Variable("a"), um.Variable("b")], {"b": ["a"]}, {"a": [1 - r, r], "b": [[0.7, 0.3], [0.1, 0.9]]})
+    found = um.infer(net, {"b": "yes"}, method="prior", samples=4096, target_error=None)
+    assert 1e-5 < abs(found.log_evidence - math.log((1 - r) * 0.3 + r * 0.9)) < 4 * found.log_evidence_error < 1e-3
+    assert um.infer(net, {"b": "yes"}, method="lookahead", samples=4096, target_error=None).log_evidence_error < 1e-6
+    assert um.infer(net, {"a": "yes"}, method="prior", samples=4096, target_error=None).log_evidence_error < 1e-5
 
 
 def test_a_message_of_a_range_without_bounds():

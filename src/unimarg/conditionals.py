@@ -58,9 +58,9 @@ class Edges(NamedTuple):
 
     child: jax.Array  # int32 [edges]: number among the large noisy-max nodes
     effect: jax.Array  # [edges, parent card, card - 1]: of the parent's states
-    expected: jax.Array  # [edges, card - 1]: of the parent before it is drawn
+    ahead: jax.Array  # [edges, card - 1]: of the parents drawn after it, as expected
     below: jax.Array  # [large noisy-max nodes, card]: b_k
-    start: jax.Array  # [states, without the first, of large noisy-max nodes]: with every parent as expected
+    start: jax.Array  # [states, without the first, of large noisy-max nodes]: of the leak, and of observed parents that are not drawn
     rows: jax.Array  # int32 [large noisy-max nodes, 2]: from and to in it
 
 

@@ -109,7 +109,7 @@ def solve(component: Component, targets: Sequence[int], memory: float) -> tuple[
 
 def _reliable(component: Component, log_p: float) -> bool:
     """Whether log P(findings) is right although the component's faint numbers were not known."""
-    return not component.faint or log_p > math.log(SMALLEST)
+    return not (component.faint or component.faint_leaks) or log_p > math.log(SMALLEST)
 
 
 def _one_by_one(component: Component, targets: Sequence[int], memory: float, together: float) -> tuple[float, dict[int, Floats]]:

@@ -23,7 +23,7 @@ from unimarg.counter import key_from_seed
 from unimarg.errors import ImpossibleEvidenceError, SamplingError, UsageError
 from unimarg.formats.interop import AnyNetwork, as_network
 from unimarg.importance import chunk_size, first_sample
-from unimarg.mechanism import NoisyMax, pmf_from_steps
+from unimarg.mechanism import NoisyMax, log_pmf_from_steps
 from unimarg.network import Floats, Ints, Network
 from unimarg.query import Asked, Options
 from unimarg.triangulation import Graph, eliminate, moral_graph, quick_entries
@@ -152,7 +152,7 @@ def _factors(net: Network, i: int, fixed: Mapping[int, int], log_l: Floats) -> l
         sums, effects = mechanism.steps
         for p, e in zip(net.parents[i], effects, strict=True):
             sums = sums + e[fixed[p]] if p in fixed else sums[..., None, :] + e
-        values = np.log(pmf_from_steps(sums))
+        values = log_pmf_from_steps(sums)
     return [Factor(kept, values[..., fixed[i]] if i in fixed else values), *own]
 
 

@@ -15,8 +15,9 @@ from typing import NamedTuple
 import numpy as np
 
 from unimarg.layout import Kind, NoisyBlocks, noisy_blocks, parent_order, power_of_two
+from unimarg.mechanism import pmf_from_steps
 from unimarg.nets import CANDIDATES, choose
-from unimarg.network import Floats, Ints, Network, NoisyMax
+from unimarg.network import Floats, Ints, Mechanism, Network, NoisyMax
 from unimarg.support import Support
 
 EXPANDED, TOGETHER = 1 << 10, 1 << 17  # entries up to which a noisy-max is taken as a table, and of all such tables
@@ -25,6 +26,7 @@ GROWTH = 2  # and no fewer than this times the network's own
 CONTEXTS = 4  # nodes that a table depends on, taken at a time
 MOST_CONTEXTS = 24  # those that a proposal's table may depend on; the network's own may have more
 MOST_STATES = 8  # of a node whose q is kept where it is drawn by formula
+SMALLEST_STEP = 1e-37  # of a noisy-max without a table
 MOST_LINKS = 1 << 13  # links of noisy-max nodes that a walk may have beside the nodes themselves
 
 
@@ -45,7 +47,7 @@ class Frame:
         # weakly, so that the cache of frames lets networks go
         self._net = weakref.ref(net)
         noisy = np.array([isinstance(m, NoisyMax) for m in net.mechanisms])
-        sizes = np.array([math.prod(map(float, (*m.parent_cards, m.card))) for m in net.mechanisms])
+        sizes = np.array([math.inf if _by_formula(m) else math.prod(map(float, (*m.parent_cards, m.card))) for m in net.mechanisms])
         self.large = noisy & (sizes > most_expanded(sizes[noisy]))
         self.order = drawing_order(net, self.large)
         self.when = np.argsort(self.order)
@@ -93,7 +95,7 @@ class Frame:
             parent_card = max(int(net.cards[p]) for i in members for p in net.parents[i])
             kind = Kind(True, 0, self.noisy_card, parent_card, False)
             self.blocks = noisy_blocks(net, kind, [[int(i)] for i in members], np.arange(len(net)), 1)
-            self.arcs = Arcs.make(net, members, self.blocks)
+            self.arcs = Arcs.make(net, members, self.blocks, self.when)
         # a hidden noisy-max, or a parent of one, that may have findings below
         above = np.array([len(c) > 0 for c in net.children]) & (self.large | (np.diff(self.arcs.first) > 0)) & (net.cards <= MOST_STATES)
         self.formula = row_ranges(np.where(above, net.cards - 1, 0))  # in Origin.formula
@@ -172,35 +174,40 @@ class Arcs(NamedTuple):
     first: Ints  # [nodes + 1]: where the arcs of each parent begin
     parent: Ints
     child: Ints  # number among the large noisy-max nodes
-    effect: Floats  # [arcs, parent card, card - 1]
+    turn: Ints  # of the parent among the child's, in the order of drawing
+    effect: Floats  # [arcs, parent card, card - 1]: steps
+    pmf: Floats  # the same, [arcs, parent card, card]
 
     @classmethod
     def none(cls, nodes: int) -> Arcs:
         empty = np.zeros(0, dtype=np.int64)
-        return cls(np.zeros(nodes + 1, dtype=np.int64), empty, empty, np.zeros((0, 2, 1)))
+        return cls(np.zeros(nodes + 1, dtype=np.int64), empty, empty, empty, np.zeros((0, 2, 1)), np.zeros((0, 2, 2)))
 
     @classmethod
-    def make(cls, net: Network, members: Ints, blocks: NoisyBlocks) -> Arcs:
+    def make(cls, net: Network, members: Ints, blocks: NoisyBlocks, when: Ints) -> Arcs:
         found = sorted((net.parents[i][j], c, at) for c, i in enumerate(members) for at, j in enumerate(parent_order(net.mechanisms[i])))  # pyright: ignore[reportArgumentType]
         parent, child, j = (np.array(a) for a in zip(*found, strict=True))
         effect = np.pad(np.asarray(blocks.steps, dtype=np.float64)[child, 0, j], ((0, 0), (1, 0), (0, 0)))  # state 0 has none
-        return cls(np.searchsorted(parent, np.arange(len(net) + 1)), parent, child, effect)
+        order = np.lexsort((when[parent], child))
+        turn = np.empty_like(order)
+        turn[order] = np.arange(len(order)) - np.searchsorted(child[order], child[order])
+        return cls(np.searchsorted(parent, np.arange(len(net) + 1)), parent, child, turn, effect, pmf_from_steps(effect))
 
 
 class Causes(NamedTuple):
     """A noisy-max node's, side by side; states that a parent lacks have no effect."""
 
     parents: Ints
-    leak: Floats  # [card]: log L
-    log_effect: Floats  # [parents, parent card, card]: log F_j
-    effect: Floats
+    leak: Floats  # [card - 1]: steps
+    effect: Floats  # [parents, parent card, card - 1]: steps
+    pmf: Floats  # the same, [parents, parent card, card]
 
     @classmethod
     def make(cls, net: Network, i: int) -> Causes:
-        leak, factors = net.mechanisms[i].log_cdfs  # pyright: ignore[reportAttributeAccessIssue]
-        most = max(len(f) for f in factors)
-        log_effect = np.stack([np.pad(f, ((0, most - len(f)), (0, 0))) for f in factors])
-        return cls(np.array(net.parents[i]), leak, log_effect, np.exp(log_effect))
+        leak, effects = net.mechanisms[i].steps  # pyright: ignore[reportAttributeAccessIssue]
+        most = max(len(e) for e in effects)
+        effect = np.stack([np.pad(e, ((0, most - len(e)), (0, 0))) for e in effects])
+        return cls(np.array(net.parents[i]), leak, effect, pmf_from_steps(effect))
 
 
 def range_over_rows(table: Floats) -> Floats:
@@ -245,6 +252,13 @@ def most_expanded(sizes: Floats) -> int:
     while most > 1 and sizes[sizes <= most].sum() > TOGETHER:
         most //= 2
     return most
+
+
+def _by_formula(m: Mechanism) -> bool:
+    """Whether it is a noisy-max whose table would have false zeros, and whose steps single precision holds."""
+    if not isinstance(m, NoisyMax) or not m.contributions or m.has_table:
+        return False
+    return all((np.abs(s[s != 0]) > SMALLEST_STEP).all() for s in (m.steps[0], *m.steps[1]))
 
 
 def drawing_order(net: Network, large: np.ndarray) -> Ints:

@@ -126,6 +126,7 @@ class Estimator:
     ):
         self.frame, self.query, self.given = frame, query, given
         self.ranges = ranges or {}  # of q_i, where q is known to be the posterior
+        self.may_vary = ranges is None and bool((query.below & ~query.known).any())  # whether samples of other weights may exist
         self.spent = spent  # samples that went into the proposal
         self.draw, self.witness = draw or sampler(frame, given), witness
         self.nets = nets  # whether ``draw`` draws in nets
@@ -224,7 +225,8 @@ class Estimator:
             return math.inf
         square, apart = (m.weights.about(total.w / total.samples) / total.w**2 for m in (moments, total.by_sample))
         few = FEW * max(total.heaviest - 1 / total.samples, 1 / total.samples - total.lightest)
-        return max(math.sqrt(max(square * factor, min(apart, few**2))), self._rounding)
+        unseen = 1 / total.samples if self.may_vary else 0.0  # one sample of another weight, where all that were drawn have the same
+        return max(math.sqrt(max(square * factor, min(apart, few**2))), unseen, self._rounding)
 
     @property
     def _rounding(self) -> float:

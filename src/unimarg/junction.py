@@ -20,7 +20,7 @@ from unimarg.errors import ImpossibleEvidenceError
 from unimarg.formats.interop import import_quietly
 from unimarg.log_tree import LogFactor, log_factor, propagate
 from unimarg.network import Floats, Network, NoisyMax, Table
-from unimarg.reduction import FLOOR, SMALLEST, Component
+from unimarg.reduction import SMALLEST, Component
 from unimarg.triangulation import cliques, moral_graph
 
 if TYPE_CHECKING:
@@ -86,6 +86,9 @@ class JunctionTree:
             logs[self.position[i]] = scope[:-1], log[..., 1]
         for i in faint.keys() - evidence.virtual.keys():
             logs[self.position[i]] = (self.position[i],), faint[i]
+        for i, log in self.component.faint_leaks.items():
+            at = self.position[i] - len(self.component.net.parents[i])  # where the chain begins
+            logs[at] = (at,), log
         logs += [((self.position[i],), faint.get(i, _log(likelihood))) for i, likelihood in evidence.virtual.items()]
         tree, observed = self.prepared.junctionTree(), {self.position[i] for i in evidence.hard}
         log_p, found = propagate(
@@ -143,7 +146,7 @@ def _factors(net: Network, limit: int) -> _Form:
     for pa, mechanism in zip(net.parents, net.mechanisms, strict=True):
         parents = tuple(position[p] for p in pa)
         small = len(pa) < 2 or math.prod((*mechanism.parent_cards, mechanism.card)) <= limit
-        if isinstance(mechanism, Table) or not pa or (small and _expands(mechanism)):
+        if isinstance(mechanism, Table) or not pa or (small and mechanism.has_table):
             factors.append(Factor(parents, mechanism.expand()))
         else:
             for parents_, table in _chain(mechanism, parents):
@@ -152,16 +155,11 @@ def _factors(net: Network, limit: int) -> _Form:
     return tuple(factors), tuple(position)
 
 
-def _expands(mechanism: NoisyMax) -> bool:
-    """Whether all products of its numbers are numbers, so that a zero in its table is one."""
-    return math.fsum(math.log(a[a > 0].min()) for a in (mechanism.leak, *mechanism.contributions)) > FLOOR
-
-
 def _chain(mechanism: NoisyMax, parents: tuple[int, ...]) -> Iterator[tuple[tuple[int, ...], Floats]]:
     """One table for each parent, in ascending order of the parents: the first with the leak, the others with a predecessor."""
     order = sorted(range(len(parents)), key=parents.__getitem__)
     first = NoisyMax(mechanism.leak, [mechanism.contributions[order[0]]])
-    apart = not _expands(first)
+    apart = not first.has_table
     yield ((), mechanism.leak) if apart else ((parents[order[0]],), first.expand())
     states = np.arange(mechanism.card)
     before, after = states[:, None, None], states[None, None, :]

@@ -22,6 +22,7 @@ from unimarg.errors import NetworkError
 Floats: TypeAlias = NDArray[np.float64]
 Ints: TypeAlias = NDArray[np.int64]
 
+LEAST_PRODUCT = 1e-299  # of the numbers of a NoisyMax whose table has no false zeros; above what ``reduction`` raises faint ones to
 MAX_EXPANDED = 2**22  # entries of the largest table that a NoisyMax is expanded to
 
 
@@ -51,6 +52,11 @@ class Table:
         """P(X = . | pa) for parent states ``[n, parents]``, as ``[n, card]``."""
         chosen = self.probabilities[tuple(np.asarray(parent_states).T)]
         return np.broadcast_to(chosen, (len(parent_states), self.card))  # a root has one row for all
+
+    def log_rows(self, parent_states: Ints) -> Floats:
+        """Their logarithms."""
+        with np.errstate(divide="ignore"):
+            return np.log(self.rows(parent_states))
 
     def expand(self, limit: int = MAX_EXPANDED) -> Floats:
         """The full table, which this already is."""
@@ -109,14 +115,26 @@ class NoisyMax:
         leak, *effects = np.split(of(np.concatenate([self.leak[None], *self.contributions])), np.cumsum([1, *self.parent_cards[:-1]]))
         return leak[0], tuple(effects) if self.contributions else ()
 
+    @cached_property
+    def has_table(self) -> bool:
+        """Whether all products of its numbers are numbers, so that a zero in its table is one."""
+        return math.fsum(math.log(a[a > 0].min()) for a in (self.leak, *self.contributions)) > math.log(LEAST_PRODUCT)
+
     def rows(self, parent_states: Ints) -> Floats:
         """P(X = . | pa) for parent states ``[n, parents]``, as ``[n, card]``."""
+        return pmf_from_steps(self._steps_given(parent_states))
+
+    def log_rows(self, parent_states: Ints) -> Floats:
+        """Their logarithms, also where a probability is below 1e-308."""
+        return log_pmf_from_steps(self._steps_given(parent_states))
+
+    def _steps_given(self, parent_states: Ints) -> Floats:
         parent_states = np.asarray(parent_states).reshape(len(parent_states), len(self.contributions))
         leak, effects = self.steps
         sums = np.tile(leak, (len(parent_states), 1))
         for j, effect in enumerate(effects):
             sums += effect[parent_states[:, j]]
-        return pmf_from_steps(sums)
+        return sums
 
     def expand(self, limit: int = MAX_EXPANDED) -> Floats:
         """The full table ``[*parent_cards, card]``, if it has no more than ``limit`` entries."""
@@ -180,12 +198,17 @@ def pmf_from_steps(steps: Floats) -> Floats:
     return out
 
 
-def pmf_from_log_cdf(sums: Floats) -> Floats:
-    """P(X = k) from S_k = log P(X <= k) along the last axis; -inf minus -inf counts as no mass."""
-    before, here = sums[..., :-1], sums[..., 1:]
-    with np.errstate(invalid="ignore"):
-        gap = np.minimum(np.where(np.isneginf(here), 0.0, before - here), 0.0)  # rounding must not make mass negative
-    return np.concatenate([np.exp(sums[..., :1]), -np.exp(here) * np.expm1(gap)], axis=-1)
+def log_pmf_from_steps(steps: Floats) -> Floats:
+    """Its logarithm: causes that leave X little each leave it less together than a number can be.
+
+    >>> log_pmf_from_steps(np.array([-800.0])).tolist()
+    [-800.0, 0.0]
+    """
+    log = np.zeros((*steps.shape[:-1], steps.shape[-1] + 1))
+    log[..., :-1] = np.cumsum(steps[..., ::-1], axis=-1)[..., ::-1]  # log P(X <= k)
+    with np.errstate(divide="ignore"):
+        log[..., 1:] += np.log(-np.expm1(steps))
+    return log
 
 
 def _frozen_array(values: ArrayLike, what: str) -> Floats:

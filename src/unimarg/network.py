@@ -190,10 +190,8 @@ class Network:
             row, i = wrong[0].tolist()
             raise UsageError(f"row {row}: {self.names[i]!r} has no state number {states[row, i]}; they go from 0 to {self.cards[i] - 1}")
         total = np.zeros(len(states))
-        with np.errstate(divide="ignore"):
-            for i, (pa, mechanism) in enumerate(zip(self.parents, self.mechanisms, strict=True)):
-                rows = mechanism.rows(states[:, list(pa)])
-                total += np.log(rows[np.arange(len(states)), states[:, i]])
+        for i, (pa, mechanism) in enumerate(zip(self.parents, self.mechanisms, strict=True)):
+            total += mechanism.log_rows(states[:, list(pa)])[np.arange(len(states)), states[:, i]]
         return total
 
 

@@ -23,7 +23,7 @@ import numpy as np
 
 from unimarg.errors import ImpossibleEvidenceError
 from unimarg.evidence import Evidence
-from unimarg.mechanism import pmf_from_steps
+from unimarg.mechanism import log_pmf_from_steps
 from unimarg.network import Floats, Mechanism, Network, NoisyMax, Table, Variable
 from unimarg.relevance import ancestors, connected
 
@@ -46,6 +46,7 @@ class Component:
     evidence: Evidence  # by index in ``net``
     nodes: tuple[int, ...]  # the index in the whole network of each of net's variables
     faint: Mapping[int, Floats]  # logarithms of a root's prior, or another node's likelihood, where it has numbers below e^FLOOR
+    faint_leaks: Mapping[int, Floats]  # likewise of a noisy-max
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,32 +87,35 @@ class _Work:
     log_likelihoods: dict[int, Floats] = field(default_factory=dict)  # exactly -inf where a finding rules a state out
     factors: list[tuple[int, tuple[int, ...], Mechanism]] = field(default_factory=list)
     log_priors: dict[int, Floats] = field(default_factory=dict)  # of the roots that findings speak of, these included
+    log_leaks: dict[int, Floats] = field(default_factory=dict)  # of the hidden noisy-max nodes
 
     def __post_init__(self) -> None:
         for i, likelihood in self.evidence.virtual.items():
             if i in self.known:
-                self.scale(likelihood[self.known[i]], f"what is known of {self.net.names[i]}")
+                self.scale(_log(likelihood[self.known[i]]), f"what is known of {self.net.names[i]}")
             else:
-                self.likelihood(i, likelihood, f"what is known of {self.net.names[i]}")
+                self.likelihood(i, _log(likelihood), f"what is known of {self.net.names[i]}")
 
     def visit(self, i: int, *, deduce: bool) -> None:
-        free, mechanism = _sliced(self.net, self.known, i)
+        free, mechanism, log_leak = _sliced(self.net, self.known, i)
         if i not in self.known:
             log = self.log_likelihoods.get(i, np.zeros(mechanism.card))
             if not free:
-                log = log + _log(mechanism.expand())
+                log = log + (_log(mechanism.expand()) if log_leak is None else log_leak)
             possible = np.flatnonzero(log > -np.inf)
             if len(possible) == 0:
                 raise ImpossibleEvidenceError(f"the evidence is impossible: it leaves {self.net.names[i]} no state")
             if len(possible) == 1 and deduce:
                 self.known[i] = int(possible[0])
-            elif not free and i in self.log_likelihoods:
-                mechanism = self.posterior(i, log)
-                del self.log_likelihoods[i]
+            elif not free and (i in self.log_likelihoods or log_leak is not None):
+                mechanism, log_leak = self.posterior(i, log), None
+                self.log_likelihoods.pop(i, None)
         if i in self.known:
-            self.finding(i, free, mechanism, self.known[i])
+            self.finding(i, free, mechanism, log_leak, self.known[i])
         else:
             self.factors.append((i, free, mechanism))
+            if log_leak is not None:
+                self.log_leaks[i] = log_leak
 
     def posterior(self, i: int, log: Floats) -> Table:
         """A root with all that findings say of it alone."""
@@ -121,37 +125,39 @@ class _Work:
         self.log_priors[i] = log - total
         return Table(weights / weights.sum())
 
-    def scale(self, factor: float, culprit: str) -> None:
-        if factor == 0:
+    def scale(self, log: float | Floats, culprit: str) -> None:
+        if log == -np.inf:
             raise ImpossibleEvidenceError(f"the evidence is impossible: {culprit} has probability zero given the rest")
-        self.log_scale += float(np.log(factor))
+        self.log_scale += float(log)
 
-    def likelihood(self, i: int, values: Floats, culprit: str) -> None:
-        log = self.log_likelihoods.get(i, 0.0) + _log(values)
+    def likelihood(self, i: int, log: Floats, culprit: str) -> None:
+        log = self.log_likelihoods.get(i, 0.0) + log
         if log.max() == -np.inf:
             raise ImpossibleEvidenceError(f"the evidence is impossible: {culprit} leaves {self.net.names[i]} no state")
         self.log_scale += float(log.max())
         self.log_likelihoods[i] = log - log.max()
 
-    def finding(self, i: int, parents: tuple[int, ...], mechanism: Mechanism, state: int) -> None:
+    def finding(self, i: int, parents: tuple[int, ...], mechanism: Mechanism, log_leak: Floats | None, state: int) -> None:
         """Node i was seen in ``state``; its mechanism has only unobserved parents left."""
         culprit = f"{self.net.names[i]}={self.net.variables[i].states[state]}"
         if isinstance(mechanism, Table) and len(parents) > 1:
             mechanism = as_noisy_or(mechanism) or mechanism
         if isinstance(mechanism, NoisyMax):
-            leak, factors = mechanism.log_cdfs
-            self.scale(float(np.exp(leak[state])), culprit)
-            for p, f in zip(parents, factors, strict=True):
-                self.likelihood(p, np.exp(f[:, state]), culprit)
-            parents, mechanism = _seen_at_maximum(mechanism, parents, state)
+            leak = (_log(mechanism.leak) if log_leak is None else log_leak)[: state + 1]
+            self.scale(leak.max(), culprit)
+            for p, f in zip(parents, mechanism.log_cdfs[1], strict=True):
+                self.likelihood(p, f[:, state], culprit)
+            leak = np.exp(leak - leak.max())
+            self.scale(_log(leak.sum()), culprit)
+            parents, mechanism = _seen_at_maximum(leak, mechanism.contributions, parents)
             state = 1
         if len(parents) == 0:
-            self.scale(mechanism.expand()[state], culprit)
+            self.scale(_log(mechanism.expand()[state]), culprit)
         elif len(parents) == 1:
-            self.likelihood(parents[0], mechanism.expand()[:, state], culprit)
+            self.likelihood(parents[0], _log(mechanism.expand()[:, state]), culprit)
         elif isinstance(mechanism, Table):
             seen = mechanism.probabilities[..., state]
-            self.scale(seen.max(), culprit)
+            self.scale(_log(seen.max()), culprit)
             seen = seen / seen.max()
             self.factors.append((i, parents, Table(np.stack([1 - seen, seen], axis=-1))))
         else:
@@ -167,8 +173,8 @@ class _Work:
         likelihoods = {c: self.log_likelihoods[i] for c, i in enumerate(nodes) if i in self.log_likelihoods}
         virtual = {c: _floored(log) for c, log in likelihoods.items() if log.any()}
         logs = likelihoods | {c: self.log_priors[i] for c, i in enumerate(nodes) if i in self.log_priors}
-        faint = {c: log for c, log in logs.items() if ((log < FLOOR) & (log > -np.inf)).any()}
-        return Component(net, Evidence({c: 1 for c, i in enumerate(nodes) if i in seen}, virtual), nodes, faint)
+        leaks = {c: self.log_leaks[i] for c, i in enumerate(nodes) if i in self.log_leaks}
+        return Component(net, Evidence({c: 1 for c, i in enumerate(nodes) if i in seen}, virtual), nodes, _faint(logs), _faint(leaks))
 
 
 def _floored(log: Floats) -> Floats:
@@ -176,29 +182,34 @@ def _floored(log: Floats) -> Floats:
     return np.where(log > -np.inf, np.exp(np.maximum(log, FLOOR)), 0.0)
 
 
+def _faint(logs: Mapping[int, Floats]) -> dict[int, Floats]:
+    return {c: log for c, log in logs.items() if ((log < FLOOR) & (log > -np.inf)).any()}
+
+
 def _log(values: Floats) -> Floats:
     with np.errstate(divide="ignore"):
         return np.log(values)
 
 
-def _sliced(net: Network, known: Mapping[int, int], i: int) -> tuple[tuple[int, ...], Mechanism]:
-    """The unobserved parents of node i and its mechanism given the states of the observed ones."""
+def _sliced(net: Network, known: Mapping[int, int], i: int) -> tuple[tuple[int, ...], Mechanism, Floats | None]:
+    """The unobserved parents of node i, its mechanism given the states of the observed ones, and of a noisy-max the leak's logarithms."""
     parents, mechanism = net.parents[i], net.mechanisms[i]
     free = tuple(p for p in parents if p not in known)
     if len(free) == len(parents):
-        return free, mechanism
+        return free, mechanism, None if isinstance(mechanism, Table) else _log(mechanism.leak)
     if isinstance(mechanism, Table):
-        return free, Table(mechanism.probabilities[tuple(known.get(p, slice(None)) for p in parents)])
+        return free, Table(mechanism.probabilities[tuple(known.get(p, slice(None)) for p in parents)]), None
     steps, effects = mechanism.steps
     for p, effect in zip(parents, effects, strict=True):
         if p in known:
             steps = steps + effect[known[p]]
-    leak = pmf_from_steps(steps)
-    return free, NoisyMax(leak, [c for p, c in zip(parents, mechanism.contributions, strict=True) if p not in known])
+    leak = log_pmf_from_steps(steps)
+    return free, NoisyMax(_floored(leak), [c for p, c in zip(parents, mechanism.contributions, strict=True) if p not in known]), leak
 
 
-def _seen_at_maximum(mechanism: NoisyMax, parents: tuple[int, ...], state: int) -> tuple[tuple[int, ...], Mechanism]:
-    """P(X = state | pa, no effect above state), as a binary noisy-or of the parents that matter."""
+def _seen_at_maximum(leak: Floats, contributions: Sequence[Floats], parents: tuple[int, ...]) -> tuple[tuple[int, ...], Mechanism]:
+    """P(X = state | pa, no effect above state), as a binary noisy-or of the parents that matter; the leak goes up to that state."""
+    state = len(leak) - 1
     if state == 0:
         return (), Table([0.0, 1.0])
 
@@ -207,12 +218,12 @@ def _seen_at_maximum(mechanism: NoisyMax, parents: tuple[int, ...], state: int) 
         share = np.divide(here, below + here, out=np.zeros_like(here), where=here > 0)
         return np.stack([np.divide(below, below + here, out=np.ones_like(here), where=here > 0), share], axis=-1)
 
-    leak = reaches(mechanism.leak)
-    if leak[0] == 0:
+    own = reaches(leak)
+    if own[0] == 0:
         return (), Table([0.0, 1.0])
-    rows = [(p, reaches(c)) for p, c in zip(parents, mechanism.contributions, strict=True)]
+    rows = [(p, reaches(c)) for p, c in zip(parents, contributions, strict=True)]
     rows = [(p, r) for p, r in rows if r[:, 1].any()]
-    return tuple(p for p, _ in rows), NoisyMax(leak, [r for _, r in rows])
+    return tuple(p for p, _ in rows), NoisyMax(own, [r for _, r in rows])
 
 
 def as_noisy_or(table: Table) -> NoisyMax | None:

@@ -13,7 +13,7 @@ is summed node by node, and is exactly 0 where q = P. A node's conditional is on
     PLAIN_*       P(x_i | pa_i) itself: nothing to weigh
 
 D is what hidden noisy-max children say, no less than exp(LEAST) of what they say of the likeliest state. For each such child c the
-sums of log P(X_c <= k | parents) are kept, with what parents not yet drawn contribute in expectation;
+differences of log P(X_c <= k | parents) are summed up over the parents drawn so far, and those still to come are taken as expected;
 D(s) = prod_c sum_k b_ck P(X_c = k | x_i = s, drawn, expected), b_c what lies below c.
 
 A step may also draw a part of a node: an observed noisy-max as a chain of maxima over its parents (see ``proposals.lookahead``),
@@ -359,7 +359,7 @@ def _children_say(here: Here, card: int) -> list[jax.Array]:
     assert sums is not None
 
     def add(e: jax.Array, say: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
-        change, below = edges.effect[e] - edges.expected[e], edges.below[edges.child[e]]
+        change, below = edges.effect[e] + edges.ahead[e], edges.below[edges.child[e]]
         begin, end = edges.rows[edges.child[e]]
 
         def of(steps: int) -> tuple[jax.Array, ...]:
@@ -380,21 +380,21 @@ def _z(sums: list[jax.Array], change: jax.Array, below: jax.Array) -> jax.Array:
     """sum_k b_k P(X = k), from differences D_k of log cumulative probabilities, ``[n]`` each; those of states X lacks are 0."""
     cdf, z = jnp.ones(sums[0].shape), jnp.zeros(sums[0].shape)
     for k in reversed(range(len(sums))):
-        factor = jnp.exp(jnp.minimum(sums[k] + change[k], 0))
-        z = z + below[k + 1] * cdf * (1 - factor)
-        cdf = cdf * factor
-    return jnp.maximum(z + below[0] * cdf, np.float32(1e-30))
+        share = -jnp.expm1(sums[k] + change[k])  # of k in what is left: it may be far below the rounding of 1
+        z = z + below[k + 1] * cdf * share
+        cdf = cdf * (1 - share)
+    return jnp.maximum(z + below[0] * cdf, np.float32(1e-37))
 
 
 def _settle(edges: Edges | None, now: Step, state: jax.Array, sums: jax.Array) -> jax.Array:
-    """The expected effect of the node on its children gives way to that of its state."""
+    """The node's effect on its children joins those of the parents drawn before."""
     assert edges is not None
 
     def one(e: jax.Array, sums: jax.Array) -> jax.Array:
         begin, end = edges.rows[edges.child[e]]
 
         def step(k: jax.Array, sums: jax.Array) -> jax.Array:
-            row = lax.dynamic_index_in_dim(sums, begin + k) - edges.expected[e, k] + _chosen(edges.effect[e, :, k], state)
+            row = lax.dynamic_index_in_dim(sums, begin + k) + _chosen(edges.effect[e, :, k], state)
             return lax.dynamic_update_slice(sums, row, (begin + k, 0))
 
         return lax.fori_loop(0, end - begin, step, sums)

@@ -14,7 +14,7 @@ import numpy as np
 
 from unimarg.conditionals import Query
 from unimarg.frame import Causes, Frame
-from unimarg.mechanism import pmf_from_log_cdf
+from unimarg.mechanism import pmf_from_steps, steps_of
 from unimarg.network import Floats, Ints
 
 TINY = 1e-300
@@ -38,8 +38,7 @@ def forward_priors(frame: Frame, query: Query) -> Floats:
     for i in np.flatnonzero(query.below & ~query.known).tolist():
         if frame.large[i]:
             causes = frame.causes[i]
-            with np.errstate(divide="ignore"):
-                p_i = pmf_from_log_cdf(causes.leak + _log_expected(causes, out).sum(axis=0))
+            p_i = pmf_from_steps(causes.leak + _expected_steps(causes, out).sum(axis=0))
         else:
             p_i = frame.expanded[i]
             for p in frame.net.parents[i]:
@@ -69,10 +68,10 @@ def to_causes(frame: Frame, i: int, heard: Floats, prior: Floats) -> tuple[Ints,
     It is 0 of states that a parent lacks.
     """
     causes = frame.causes[i]
-    each = _log_expected(causes, prior)
-    with np.errstate(invalid="ignore"):
-        others = np.where(np.isneginf(each), 0, each.sum(axis=0) - each)  # a parent that rules a state out cannot be taken out
-    messages = pmf_from_log_cdf(causes.leak + others[:, None] + causes.log_effect) @ heard
+    before, behind = sums_beside(_expected_steps(causes, prior))
+    others = causes.leak + before + behind
+    others[:, heard.nonzero()[0].max(initial=0) :] = 0  # that they go no further is a factor, and may be less than a number can be
+    messages = pmf_from_steps(others[:, None] + causes.effect) @ heard
     return causes.parents, np.where(np.arange(messages.shape[1]) < frame.net.cards[causes.parents, None], messages, 0)
 
 
@@ -102,7 +101,16 @@ def axis_by_axis(values: Floats, weights: Sequence[Floats]) -> list[Floats]:
     return out
 
 
-def _log_expected(causes: Causes, prior: Floats) -> Floats:
-    """log E[F_j(k | pa_j)], ``[parents, card]``."""
-    with np.errstate(divide="ignore"):
-        return np.log((prior[causes.parents, None, : causes.effect.shape[1]] @ causes.effect)[:, 0])
+def sums_beside(each: Floats) -> tuple[Floats, Floats]:
+    """The sums of what lies before each entry along the last axis but one, and of what lies behind it.
+
+    Taken off from the sum of all, an entry would leave nothing of what is rare.
+    """
+    none = np.zeros_like(each[..., :1, :])
+    before, behind = (np.concatenate([none, a], axis=-2).cumsum(axis=-2) for a in (each[..., :-1, :], each[..., :0:-1, :]))
+    return before, behind[..., ::-1, :]
+
+
+def _expected_steps(causes: Causes, prior: Floats) -> Floats:
+    """Of the expected effect of each cause, ``[parents, card - 1]``."""
+    return steps_of((prior[causes.parents, None, : causes.pmf.shape[1]] @ causes.pmf)[:, 0])

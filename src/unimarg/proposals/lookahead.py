@@ -29,13 +29,13 @@ from unimarg.frame import Frame, range_over_rows
 from unimarg.layout import over_states, running_sums
 from unimarg.mechanism import NoisyMax, pmf_from_steps, steps_of
 from unimarg.network import Floats, Ints
-from unimarg.proposals.expected import axis_by_axis, expected, to_causes
+from unimarg.proposals.expected import axis_by_axis, expected, sums_beside, to_causes
 from unimarg.proposals.factors import SMALL, TINY, Factor, align, multiplied
 
 LARGEST = 1 << 12  # entries of a table
 SPARE = 32  # tables that may share what is left when each has its part of one half of the capacity
 NEGLIGIBLE = 1e-3, 0.1  # variance of a factor relative to its squared mean, and by how much it may exceed that mean, if it says nothing
-FEW_PARENTS = 2  # a noisy-max with no more of them unobserved stays a table
+FEW_PARENTS = 2  # a noisy-max with no more of them unobserved stays a table, if it is one
 EXPECTED = 3.0  # nodes of a sample that are drawn from t_v / Z, among those that heard of averages
 DEFENCE = 0.05, 0.25  # the least and the most of its share in a conditional
 RANGE, PIECES = 400.0, 256  # of the logarithms of a message, and how many at most it goes in
@@ -133,14 +133,14 @@ class _Sweep:
         parents = net.parents[c]
         unknown = sorted((j for j, p in enumerate(parents) if p not in self.state), key=lambda j: self.frame.when[parents[j]])
         card, links = state + 1, len(self.chain) + len(unknown)
-        if len(unknown) <= FEW_PARENTS or links > self.frame.links:
+        if len(unknown) <= (0 if self.frame.large[c] else FEW_PARENTS) or links > self.frame.links:
             return []
         promised = self.promised + 2 * len(unknown) * card * card * max(m.parent_cards)  # every link needs its table
-        if 2 * promised > self.frame.capacity - self.draft.used:
-            return []
-        self.promised = promised
         leak, effects = m.steps
         start = leak + sum((effects[j][self.state[p]] for j, p in enumerate(parents) if p in self.state), np.zeros(len(leak)))
+        if 2 * promised > self.frame.capacity - self.draft.used or start[state:].sum() < math.log(SMALL):
+            return []
+        self.promised = promised
         reached, before, out = start, -1, []
         for j in unknown:
             table = _link(m.contributions[j][:, :card]) if before >= 0 else pmf_from_steps(effects[j] + start)[:, :card]
@@ -149,7 +149,7 @@ class _Sweep:
             reached = reached + steps_of(self.weights[parents[j]] @ m.contributions[j])
             v = len(self.cards)
             self.cards.append(card)
-            self.weights.append(normalised(pmf_from_steps(reached)[:card]))  # P(y_j), parents as expected
+            self.weights.append(pmf_from_steps(reached[: card - 1]))  # P(y_j), parents as expected
             self.chain[v] = (c, Factor((parents[j], v) if before < 0 else (before, parents[j], v), table))
             out.append((parents[j], v))
             before = v
@@ -230,25 +230,28 @@ class _Sweep:
         return np.flatnonzero((self.relevant & ~self.query.known)[members][self.frame.arcs.child]) if len(members) else members
 
     def _expect(self) -> None:
-        """Each parent's expected effect, as differences of the log of the expected cumulative probability.
+        """For each arc the expected effects of the parents drawn after its own, and P(x_c | x_i) of its child, the others as expected.
 
-        And for each arc P(x_c | x_i) of its child, the other parents as expected.
+        A sum leaves out what it must not hold: taken off again, that would leave nothing of a rare state.
         """
         arcs, card = self.frame.arcs, self.frame.noisy_card
         members = np.flatnonzero(self.frame.large)
         self.below = np.ones((len(members), card))
         self.hidden = self._hidden()
-        self.first_hidden = np.searchsorted(arcs.parent[self.hidden], np.arange(len(self.relevant) + 1))  # of each parent
-        self.start, effect, child = np.zeros((len(members), card - 1)), arcs.effect[self.hidden], arcs.child[self.hidden]
+        parent, child, turn = (a[self.hidden] for a in (arcs.parent, arcs.child, arcs.turn))
+        effect, pmf = arcs.effect[self.hidden], arcs.pmf[self.hidden]
+        self.first_hidden = np.searchsorted(parent, np.arange(len(self.relevant) + 1))  # of each parent
+        weight = self.by_node[parent, None, : pmf.shape[1]]
+        expected = np.maximum(steps_of((weight @ pmf[:, : weight.shape[-1]])[:, 0]), math.log(TINY))
+        self.start = np.zeros((len(members), card - 1))
         if self.frame.blocks is not None:
             self.start += np.asarray(self.frame.blocks.leak, dtype=np.float64)[:, 0]
-        weight = self.by_node[arcs.parent[self.hidden], : effect.shape[1]]
-        with np.errstate(divide="ignore"):
-            mean = np.log(np.maximum((np.exp(_summed(effect)[..., :-1]) * weight[..., None]).sum(axis=1), TINY))
-        self.expected = mean - np.pad(mean[:, 1:], ((0, 0), (0, 1)))
-        np.add.at(self.start, child, self.expected)
-        others = np.minimum(self.start[child] - self.expected, 0.0)  # rounding must not make mass negative
-        self.child_given = pmf_from_steps(others[:, None] + effect)
+        linked = np.isin(parent, list(self.chained))  # observed, and not drawn itself
+        np.add.at(self.start, child[linked], expected[linked])
+        each = np.zeros((len(members), arcs.turn.max(initial=0) + 1, card - 1))
+        each[child, turn] = np.where(linked[:, None], 0.0, expected)
+        before, self.ahead = (a[child, turn] for a in sums_beside(each))
+        self.child_given = pmf_from_steps((self.start[child] + before + self.ahead)[:, None] + effect)
 
     def _with_children(self, i: int, f: Floats, scale: Floats | None) -> tuple[Floats, Floats | None]:
         """f times what hidden large noisy-max children say of node i's states, the other parents as expected; as ``multiplied``."""
@@ -275,7 +278,7 @@ class _Sweep:
         rows = self.frame.noisy_rows
         start = self.start[np.arange(self.start.shape[1]) < np.diff(rows)]
         per_node = (pad_rows(a, len(a)) for a in (self.below, start, rows))
-        self.draft.edges = Edges(padded(arcs.child[self.hidden]), padded(arcs.effect[self.hidden]), padded(self.expected), *per_node)
+        self.draft.edges = Edges(padded(arcs.child[self.hidden]), padded(arcs.effect[self.hidden]), padded(self.ahead), *per_node)
 
     def _fit(self, v: int, own: Factor, room: int) -> tuple[tuple[int, ...], list[Factor]]:
         """The messages waiting at v, cut so that together with its own factor they have at most ``room`` entries."""
@@ -380,8 +383,3 @@ def _link(pmf: Floats) -> Floats:
     """P(y_j | y_{j-1}, x_j) from the effect of x_j alone, ``[parent card, card]``."""
     before, now = np.arange(pmf.shape[1])[:, None, None], np.arange(pmf.shape[1])
     return np.where(now > before, pmf, np.where(now == before, running_sums(pmf), 0.0))
-
-
-def _summed(steps: Floats) -> Floats:
-    """log P(X <= k) from differences of one to the next, along the last axis; that of the last k is 0."""
-    return np.pad(running_sums(steps[..., ::-1])[..., ::-1], [(0, 0)] * (steps.ndim - 1) + [(0, 1)])
