@@ -31,7 +31,8 @@ def model_file(tmp_path_factory) -> str:
 @pytest.mark.parametrize("method", [m for m in WITH_MODEL if m != "um"])
 def test_every_method(capsys, model_file, method):
     source = "asia" if method in WITHOUT_MODEL else model_file
-    code, out, _ = run(capsys, "query", source, *FINDINGS, "-t", "lung", "--method", method, "--samples", "4096", "--json")
+    samples = () if method == "exact" else ("--samples", "4096")
+    code, out, _ = run(capsys, "query", source, *FINDINGS, "-t", "lung", "--method", method, *samples, "--json")
     answer = json.loads(out)
     assert code == 0
     assert answer["method"] == ("exact" if method == "auto" else method)
@@ -102,6 +103,26 @@ def test_options_reach_the_engine(capsys, model_file):
         run(capsys, "query", "asia", *FINDINGS, "--method", "prior", "--samples", "100000000", "--seconds", "0.01", "--json")[1]
     )
     assert soon["samples"] < 100_000_000
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ("--method exact --samples 10", "samples is for methods that draw samples, and 'exact' draws none"),
+        ("--method exact --joint lung --seed 1", "seed is for methods that draw samples"),
+        ("--method um --no-structure", "structure is for methods that draw samples, and 'um' draws none"),
+        ("--method prior --beta 0.1", "beta is for the method 'hybrid'"),
+        ("--memory 2", "memory is for the method 'exact', and this is 'auto'"),
+        ("--explain lung --seconds 3", "--seconds has no effect on --explain"),
+        ("--explain lung --memory 2", "--memory has no effect on --explain"),
+        ("--most-probable --target-error 0.1", "--target-error has no effect on --most-probable"),
+        ("--most-probable --method um", "--method has no effect on --most-probable"),
+    ],
+)
+def test_an_option_without_effect_is_refused(capsys, model_file, options, message):
+    code, out, err = run(capsys, "query", model_file, "-e", "dysp=yes", *options.split())
+    assert (code, out) == (2, "")
+    assert message in err
 
 
 def test_an_answer_not_to_be_trusted_has_exit_code_1(capsys, tmp_path):

@@ -142,6 +142,15 @@ def test_sampled_answers_have_errors_and_obey_their_limits(client, monkeypatch):
     assert max(map(abs, z)) < 4
 
 
+def test_an_option_without_effect_is_refused(client):
+    for body in ({"samples": 1000}, {"method": "um", "seed": 3}, {"method": "exact", "seconds": 1.0}):
+        reply = client.post("/v1/models/clinic/query", {"evidence": CASE} | body)
+        assert reply.status == 422
+        assert "is for methods that draw samples" in reply.error
+    assert client.post("/v1/models/clinic/query", {"evidence": CASE, "samples": None, "seed": 0, "target_error": 0.005}).status == 200
+    assert "draws none" in client.post("/v1/models/clinic/stream", {"evidence": CASE, "method": "exact", "samples": 9}).error
+
+
 def lines(client, path, body):
     reply = client.post(path, body)
     assert reply.headers["content-type"] == "application/x-ndjson"

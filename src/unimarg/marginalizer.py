@@ -91,7 +91,7 @@ class Marginalizer:
         independent, hybrid, message, lookahead, adaptive, sequential. ``options``: ``samples``, ``target_error`` (the largest
         standard error over the targets; None: draw all samples), ``seconds``, ``beta`` (of hybrid: a number, one for each variable, a
         mapping by name, a function of states and evidence, "fit"), ``structure``, ``seed``, ``memory`` (of exact: bytes).
-        For a list of evidence sets there is a list of answers.
+        An option that has no effect on the method is an error. For a list of evidence sets there is a list of answers.
         """
         from unimarg.inference import answer
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Collection, Iterable
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -14,7 +15,6 @@ from unimarg.cli.common import (
     EvidenceOption,
     JsonOption,
     ModelArgument,
-    SeedOption,
     app,
     findings_of,
     finite,
@@ -36,11 +36,14 @@ TargetErrorOption = Annotated[
     float | None, typer.Option(help="Stop when the largest standard error is below; 0.005 if neither this nor --samples is given.")
 ]
 SecondsOption = Annotated[float | None, typer.Option(help="Stop drawing after this time.")]
+SeedOption = Annotated[int | None, typer.Option(help="Of what is drawn: the same seed gives the same answer. 0 if not given.")]
 BetaOption = Annotated[str | None, typer.Option(help="Of hybrid: how much of the network, 0 to 1, or 'fit' to try a few.")]
 StructureOption = Annotated[
     bool, typer.Option("--structure/--no-structure", help="Whether nodes without findings below keep their tables; the paper: no.")
 ]
-MemoryOption = Annotated[float, typer.Option(help="GiB that --method exact, and --explain without a model, may use.")]
+MemoryOption = Annotated[
+    float | None, typer.Option(help="GiB that --method exact, and --explain without a model, may use; 4 if not given.")
+]
 JointOption = Annotated[
     list[str] | None, typer.Option("--joint", metavar="NAME", help="Report combinations of the variables named so. Repeatable.")
 ]
@@ -68,8 +71,8 @@ def query(
     seconds: SecondsOption = None,
     beta: BetaOption = None,
     structure: StructureOption = True,
-    seed: SeedOption = 0,
-    memory: MemoryOption = 4.0,
+    seed: SeedOption = None,
+    memory: MemoryOption = None,
     joint: JointOption = None,
     most_probable: MostProbableOption = False,
     explain: ExplainOption = None,
@@ -84,7 +87,7 @@ def query(
     net = network_of(network) if model is None else model.net
     if method == "um" and model is None:
         raise UsageError(f"method 'um' needs a trained model, which {network} is not; make one with: unimarg train {network} -o model.um")
-    if not memory > 0:
+    if memory is not None and not memory > 0:
         raise UsageError(f"memory must be a positive number of GiB, not {memory}")
     if sum(map(bool, (joint, most_probable, explain))) > 1:
         raise UsageError("--joint, --most-probable and --explain are different questions: ask one at a time")
@@ -92,31 +95,33 @@ def query(
         raise UsageError("-t asks for marginals: it does not go with --joint, --most-probable or --explain")
     if plot is not None:
         _check_plot(plot, alone=not (joint or most_probable or explain))
+    given = {"samples": samples, "target_error": target_error, "seconds": seconds, "beta": _beta(beta), "seed": seed}
+    given |= {"structure": None if structure else False, "memory": None if memory is None else memory * 2**30}
+    options = {name: value for name, value in given.items() if value is not None}
     findings = findings_of(net, case, evidence or [])
     if explain:
         if method not in ("auto", "um" if model else "exact"):
             raise UsageError(f"--explain goes by one pass of a model, or exactly where a network is given: not by --method {method}")
-        return _query_explain(model or net, findings, explain, memory, as_json)
+        _only("--explain", options, () if model else ("memory",))
+        return _query_explain(model or net, findings, explain, options, as_json)
     if method == "auto":
         from unimarg.query import only_question
 
         only_question(net, model)
     if most_probable:
-        return _query_most_probable(model or net, findings, seed, as_json)
-    if target_error is None and samples is None:
-        target_error = 0.005
-    options = {
-        "samples": samples,
-        "target_error": target_error,
-        "seconds": seconds,
-        "beta": _beta(beta),
-        "structure": structure,
-        "seed": seed,
-        "memory": memory * 2**30 if method == "exact" else None,
-    }
+        _only("--most-probable", options | ({} if method == "auto" else {"method": method}), ("seed",))
+        return _query_most_probable(model or net, findings, seed or 0, as_json)
+    if samples is not None:
+        options["target_error"] = target_error  # all of them are drawn unless there is one
     if joint:
         return _query_joint(model or net, findings, joint, method, options, as_json)
     return _query_marginals(model or net, findings, target, method, options, plot, as_json)
+
+
+def _only(question: str, options: Iterable[str], used: Collection[str]) -> None:
+    for name in options:
+        if name not in used:
+            raise UsageError(f"--{name.replace('_', '-')} has no effect on {question}: leave it out")
 
 
 def _check_plot(path: Path, alone: bool) -> None:
@@ -146,26 +151,19 @@ def _query_marginals(
     as_json: bool,
 ) -> None:
     from unimarg import terminal
+    from unimarg.inference import infer
     from unimarg.marginalizer import Marginalizer
 
-    if method == "exact":
-        from unimarg.exact import exact
-
-        net = source.net if isinstance(source, Marginalizer) else source
-        post = exact(net, findings, target or None, memory=options["memory"])
-    else:
-        from unimarg.inference import infer
-
-        ask: Any = source.query if isinstance(source, Marginalizer) else partial(infer, source)
-        with terminal.sampling_bar(options["samples"], options["seconds"]) as progress:
-            post = ask(findings, target or None, method=method, progress=progress, **options)
+    ask: Any = source.query if isinstance(source, Marginalizer) else partial(infer, source)
+    with terminal.sampling_bar(options.get("samples"), options.get("seconds")) as progress:
+        post = ask(findings, target or None, method=method, progress=progress, **options)
     shown = [name for name in post if target or name not in findings] or list(post)
     if plot is not None:
         from unimarg.plots import save_posterior
 
         save_posterior(post, shown, plot)
     if as_json:
-        print(json.dumps(post.to_dict() | {"evidence": findings, "seed": options["seed"]}, indent=2, allow_nan=False))
+        print(json.dumps(post.to_dict() | {"evidence": findings, "seed": options.get("seed", 0)}, indent=2, allow_nan=False))
     else:
         terminal.console().print(terminal.bars(post, shown), terminal.trust(post), sep="\n")
     _distrust(post.status)
@@ -184,7 +182,7 @@ def _query_joint(
     from unimarg.marginalizer import Marginalizer
 
     ask: Any = source.joint if isinstance(source, Marginalizer) else partial(joint, source)
-    with terminal.sampling_bar(options["samples"], options["seconds"]) as progress:
+    with terminal.sampling_bar(options.get("samples"), options.get("seconds")) as progress:
         frame = ask(findings, names, method=method, progress=progress, **options)
     if as_json:
         combinations = [finite(row) for row in frame.to_dict("records")]
@@ -209,7 +207,7 @@ def _query_most_probable(source: Network | Marginalizer, findings: dict[str, Any
     return terminal.console().print(f"[dim]{trust}[/dim]")
 
 
-def _query_explain(source: Network | Marginalizer, findings: dict[str, Any], name: str, memory: float, as_json: bool) -> None:
+def _query_explain(source: Network | Marginalizer, findings: dict[str, Any], name: str, options: dict[str, Any], as_json: bool) -> None:
     from unimarg import terminal
     from unimarg.influence import explain
     from unimarg.marginalizer import Marginalizer
@@ -217,11 +215,8 @@ def _query_explain(source: Network | Marginalizer, findings: dict[str, Any], nam
     by_model = isinstance(source, Marginalizer)
     names = source.net.names if by_model else source.names
     target, _, state = (name, "", "") if name in names else name.partition("=")
-    table = (
-        source.explain(findings, target, state or None)
-        if by_model
-        else explain(source, findings, target, state or None, memory=memory * 2**30)
-    )
+    ask: Any = source.explain if by_model else partial(explain, source, **options)
+    table = ask(findings, target, state or None)
     if as_json:
         rows = [finite(row) for row in table.to_dict("records")]
         how = "um" if by_model else "exact"
