@@ -60,7 +60,7 @@ def test_a_model_stands_for_its_network(capsys, tmp_path, model_file):
     assert run(capsys, "train", model_file, "-o", str(tmp_path / "b.um"), "--preset", "small", "--budget", "1 steps")[0] == 0
     assert um.load_model(tmp_path / "b.um").net == ASIA
     code, _, err = run(capsys, "train", model_file, "-o", model_file, "--budget", "1 steps")
-    assert (code, "write to another file" in err) == (2, True)
+    assert (code, "is there already: choose another name, or write over it" in err) == (2, True)
 
 
 def test_info_says_how_a_model_was_trained(capsys, tmp_path):
@@ -125,6 +125,13 @@ def test_train_writes_a_model(capsys, tmp_path, monkeypatch):
     code, _, err = run(capsys, *arguments, "--resume")
     assert (code, err.count("\n")) == (2, 1)
     assert "finished" in err
+    written = path.read_bytes()
+    code, out, err = run(capsys, *arguments, "--seed", "1")
+    assert (code, out) == (2, "")
+    assert "is there already" in err
+    assert path.read_bytes() == written
+    assert run(capsys, *arguments, "--seed", "1", "--force")[0] == 0
+    assert um.load_model(path).history["seed"] == 1
 
 
 @pytest.mark.parametrize(

@@ -24,6 +24,7 @@ def train(
     budget: Annotated[str, typer.Option(help="A time, everything included, or a number of steps: 60s, 10min, '20000 steps'.")] = "60s",
     seed: SeedOption = 0,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the unfinished run in the output file.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Write over a model in the output file.")] = False,
     observable: Annotated[
         list[str] | None, typer.Option("--observable", help="A variable that can be observed; any if not given. Repeatable.")
     ] = None,
@@ -37,7 +38,7 @@ def train(
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Train a Universal Marginalizer. Ctrl-C saves and stops; --resume goes on.
+    """Train a Universal Marginalizer. Ctrl-C saves and stops; --resume goes on. A model that is there is not written over without --force.
 
     Example: unimarg train alarm -o alarm.um --budget 2min
     """
@@ -49,8 +50,6 @@ def train(
 
     if output.suffix.lower() != ".um":
         raise UsageError(f"a model is written to a .um file, not to {output.name!r}")
-    if not resume and output.resolve() == Path(network).resolve():
-        raise UsageError(f"{output} is the model that the network is taken from: write to another file, or go on with --resume")
     net = network_of(network)
     mask = masking.observable(net, observable) if observable else None
     options = dict(map(_option, option or []))
@@ -59,7 +58,7 @@ def train(
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # a polite kill is a Ctrl-C
     try:
         with terminal.training_bar() as progress:
-            options |= {"mask": mask, "checkpoint": output, "resume": resume, "progress": progress, "held_out": held_out}
+            options |= {"mask": mask, "checkpoint": output, "resume": resume, "force": force, "progress": progress, "held_out": held_out}
             model = train(net, preset, budget, seed, **options)
     except KeyboardInterrupt:
         print("unimarg: stopped without saving", file=sys.stderr)  # before the first step, or while saving
