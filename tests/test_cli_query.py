@@ -320,3 +320,21 @@ def test_version_and_columns_of_samples(capsys):
     whole = list(csv.DictReader(io.StringIO(run(capsys, "sample", "asia", "-n", "3")[1])))
     assert rows[1:] == [[row["lung"], row["smoke"]] for row in whole]
     assert run(capsys, "sample", "asia", "-t", "lungs")[0] == 2
+
+
+def test_a_group_stands_for_its_variables(capsys, tmp_path):
+    names = {"rain": "weather", "sun": "weather", "wet": "lawn"}
+    tables = {"rain": [0.8, 0.2], "sun": [0.5, 0.5], "wet": [[0.9, 0.1], [0.2, 0.8]]}
+    net = um.Network([um.Variable(name, group=group) for name, group in names.items()], {"wet": ["rain"]}, tables)
+    um.save(net, tmp_path / "lawn.xdsl")
+    lawn = str(tmp_path / "lawn.xdsl")
+    answer = json.loads(run(capsys, "query", lawn, "-e", "wet=yes", "-t", "weather", "-t", "rain", "--json")[1])
+    assert answer["marginals"] == um.exact(net, {"wet": "yes"}, ["rain", "sun"]).to_dict()["marginals"]
+    assert run(capsys, "sample", lawn, "-n", "1", "-t", "weather", "-o", str(tmp_path / "a.csv"))[0] == 0
+    assert (tmp_path / "a.csv").read_text().startswith("rain,sun\n")
+    made = ("train", lawn, "-o", str(tmp_path / "lawn.um"), "--preset", "small", "--budget", "1 steps", "--observable", "weather")
+    assert run(capsys, *made)[0] == 0
+    assert json.loads(run(capsys, "info", str(tmp_path / "lawn.um"), "--json")[1])["observable"] == ["rain", "sun"]
+    for verb in (("query", lawn), ("sample", lawn)):
+        code, _, err = run(capsys, *verb, "-t", "weathr")
+        assert (code, "neither a variable nor a group 'weathr'; did you mean 'weather'" in err) == (2, True)

@@ -15,11 +15,13 @@ from unimarg.cli.common import (
     EvidenceOption,
     JsonOption,
     ModelArgument,
+    TargetOption,
     app,
     findings_of,
     finite,
     model_of,
     network_of,
+    variables_of,
 )
 from unimarg.errors import UsageError
 
@@ -29,7 +31,6 @@ if TYPE_CHECKING:
 
 
 METHODS = "auto, exact, prior, lookahead, adaptive; of a trained model also um (one pass), independent, hybrid, message, sequential."
-TargetOption = Annotated[list[str] | None, typer.Option("-t", "--target", help="A variable to report; all if not given. Repeatable.")]
 MethodOption = Annotated[str, typer.Option(help=METHODS)]
 SamplesOption = Annotated[int | None, typer.Option(help="Draw so many, whatever the error, unless a target error is given too.")]
 TargetErrorOption = Annotated[
@@ -115,7 +116,7 @@ def query(
         options["target_error"] = target_error  # all of them are drawn unless there is one
     if joint:
         return _query_joint(model or net, findings, joint, method, options, as_json)
-    return _query_marginals(model or net, findings, target, method, options, plot, as_json)
+    return _query_marginals(model or net, findings, variables_of(net, target or []), method, options, plot, as_json)
 
 
 def _only(question: str, options: Iterable[str], used: Collection[str]) -> None:
@@ -144,7 +145,7 @@ def _beta(text: str | None) -> str | float | None:
 def _query_marginals(
     source: Network | Marginalizer,
     findings: dict[str, Any],
-    target: list[str] | None,
+    targets: list[str],
     method: str,
     options: dict[str, Any],
     plot: Path | None,
@@ -156,8 +157,8 @@ def _query_marginals(
 
     ask: Any = source.query if isinstance(source, Marginalizer) else partial(infer, source)
     with terminal.sampling_bar(options.get("samples"), options.get("seconds")) as progress:
-        post = ask(findings, target or None, method=method, progress=progress, **options)
-    shown = [name for name in post if target or name not in findings] or list(post)
+        post = ask(findings, targets or None, method=method, progress=progress, **options)
+    shown = [name for name in post if targets or name not in findings] or list(post)
     if plot is not None:
         from unimarg.plots import save_posterior
 

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from unimarg.cli.common import JsonOption, NetworkArgument, SeedOption, app, network_of
+from unimarg.cli.common import JsonOption, NetworkArgument, SeedOption, app, network_of, variables_of
 from unimarg.cli.inspect import model_facts
 from unimarg.errors import UsageError, closest
 
@@ -26,7 +26,8 @@ def train(
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the unfinished run in the output file.")] = False,
     force: Annotated[bool, typer.Option("--force", help="Write over a model in the output file.")] = False,
     observable: Annotated[
-        list[str] | None, typer.Option("--observable", help="A variable that can be observed; any if not given. Repeatable.")
+        list[str] | None,
+        typer.Option("--observable", help="A variable, or a group of them, that can be observed; any if not given. Repeatable."),
     ] = None,
     held_out: Annotated[
         int,
@@ -51,7 +52,7 @@ def train(
     if output.suffix.lower() != ".um":
         raise UsageError(f"a model is written to a .um file, not to {output.name!r}")
     net = network_of(network)
-    mask = masking.observable(net, observable) if observable else None
+    mask = masking.observable(net, variables_of(net, observable)) if observable else None
     options = dict(map(_option, option or []))
     if resume and (run := unfinished(output)):
         print(f"unimarg: note: going on from step {run[0]} of {run[1]}, which is what the run's first --budget came to", file=sys.stderr)
