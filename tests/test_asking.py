@@ -3,6 +3,7 @@
 import math
 
 import numpy as np
+import pandas as pd
 import pytest
 
 import unimarg as um
@@ -95,6 +96,9 @@ def test_methods_that_need_a_model_say_so():
         ({"lungs": "yes"}, "did you mean 'lung'"),
         (5, "evidence must be a mapping"),
         ([5], "evidence must be a mapping"),
+        ("lung=yes", "^evidence must be a mapping from variable to state, not str"),
+        (pd.Series({"dysp": "yes", "lung": None}), r"^evidence must be .*not Series; .*row\.dropna\(\)\.to_dict\(\)"),
+        (pd.DataFrame({"dysp": ["yes"]}), r"^evidence must be .*not DataFrame; of a table's row"),
     ],
 )
 def test_bad_evidence_is_a_sentence(evidence, sentence):

@@ -164,7 +164,7 @@ def test_what_is_no_table(model, table):
 
 
 def test_evidence_of_an_embedding_that_is_none(model):
-    with pytest.raises(EvidenceError, match="or a list of such, not int"):
+    with pytest.raises(EvidenceError, match="must be a mapping from variable to state, not int"):
         model.embed(5)  # pyright: ignore[reportArgumentType]
 
 

@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, overload
 
 from unimarg.errors import EvidenceError
+from unimarg.evidence import one_set
 from unimarg.formats.interop import AnyNetwork, as_network
 from unimarg.frame import frame_of
 from unimarg.network import Network
@@ -72,7 +73,7 @@ def answer(net: Network, model: Marginalizer | None, evidence: Any, targets: Seq
     made = Options(**options)
     made.limits()
     targets = None if targets is None else [net.names[i] for i in net.find_all(targets)]
-    if evidence is None or isinstance(evidence, Mapping) or not isinstance(evidence, Iterable):
+    if one_set(evidence):
         return Asked(net, model, evidence, targets, made).by(method)
     asked = [_one_of_several(net, model, number, e, targets, made) for number, e in enumerate(evidence)]
     if method == "um":

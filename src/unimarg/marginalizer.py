@@ -18,7 +18,7 @@ import numpy as np
 
 from unimarg.encoding import encode, one_hot
 from unimarg.errors import EvidenceError, ImpossibleEvidenceError, UsageError, no_state_left
-from unimarg.evidence import Evidence, parse_evidence
+from unimarg.evidence import Evidence, one_set, parse_evidence
 from unimarg.masking import can_show
 from unimarg.network import Floats, Network
 from unimarg.posterior import Posterior
@@ -272,9 +272,7 @@ class Marginalizer:
 
     def embed(self, evidence: Mapping[str, object] | Iterable[Mapping[str, object]] | None) -> np.ndarray:
         """The trunk's last hidden layer, ``[width]`` or ``[rows, width]``: features for learning downstream."""
-        single = evidence is None or isinstance(evidence, Mapping)
-        if not single and not isinstance(evidence, Iterable):
-            raise EvidenceError(f"evidence must be a mapping from variable to state, or a list of such, not {type(evidence).__name__}")
+        single = one_set(evidence)
         rows: list[Any] = [evidence] if single else list(evidence)  # pyright: ignore[reportArgumentType]
         (out,) = self._forward(*self.arrays([parse_evidence(self.net, e) for e in rows]), output="features")
         return out[0] if single else out
