@@ -2,8 +2,10 @@
 
 import csv
 import io
+import itertools
 import json
 import math
+import signal
 import sys
 
 import numpy as np
@@ -12,7 +14,7 @@ import pytest
 import unimarg as um
 from models import ASIA, random_model
 from test_cli import run
-from unimarg import plots, query, terminal
+from unimarg import importance, plots, query, terminal
 from unimarg.cli import main
 from unimarg.importance import FIRST_CHECK
 from unimarg.query import WITH_MODEL, WITHOUT_MODEL
@@ -338,3 +340,45 @@ def test_a_group_stands_for_its_variables(capsys, tmp_path):
     for verb in (("query", lawn), ("sample", lawn)):
         code, _, err = run(capsys, *verb, "-t", "weathr")
         assert (code, "neither a variable nor a group 'weathr'; did you mean 'weather'" in err) == (2, True)
+
+
+def interrupting(monkeypatch, in_round: int, times: int = 1) -> None:
+    """Ctrl-C while samples are drawn."""
+    advance, count = importance.Estimator._advance, itertools.count(1)
+
+    def advanced(*given):
+        advance(*given)
+        if next(count) == in_round:
+            for _ in range(times):
+                signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(importance.Estimator, "_advance", advanced)
+
+
+@pytest.mark.parametrize("question", [("-t", "lung"), ("--joint", "lung"), ("-t", "lung", "--method", "auto")])
+def test_ctrl_c_keeps_the_samples_so_far(capsys, monkeypatch, question):
+    monkeypatch.setattr(query, "EXACT_ENTRIES", -1)
+    handler = signal.getsignal(signal.SIGINT)
+    interrupting(monkeypatch, 3)
+    code, out, _ = run(capsys, "query", "asia", *FINDINGS, "--method", "lookahead", "--samples", "100000000", *question, "--json")
+    answer = json.loads(out)
+    assert (code, answer["status"]) == (130, "ok")
+    assert 0 < answer["samples"] < 1_000_000
+    assert answer["message"].startswith(f"stopped by Ctrl-C after {answer['samples']:,} samples")
+    assert signal.getsignal(signal.SIGINT) is handler
+    truth = um.exact(ASIA, EVIDENCE)["lung"]["yes"]
+    if "--joint" not in question:
+        assert abs(answer["marginals"]["lung"]["yes"] - truth) <= 4.5 * answer["std_errors"]["lung"]["yes"]
+
+
+@pytest.mark.parametrize(("in_round", "times"), [(3, 2), (1, 1)])  # twice, or before there are samples to keep
+def test_ctrl_c_ends_at_once(capsys, monkeypatch, in_round, times):
+    interrupting(monkeypatch, in_round, times)
+    code, out, _ = run(capsys, "query", "asia", *FINDINGS, "--method", "lookahead", "--samples", "100000000")
+    assert (code, out) == (130, "")
+
+
+def test_ctrl_c_is_not_caught_in_python(monkeypatch):
+    interrupting(monkeypatch, 3)
+    with pytest.raises(KeyboardInterrupt):
+        um.infer(ASIA, EVIDENCE, method="lookahead", samples=10**8, target_error=None)

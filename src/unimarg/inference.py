@@ -53,8 +53,9 @@ def infer(
     """Posterior marginals without a trained model.
 
     ``method`` is auto, exact, prior, lookahead or adaptive. ``options``: ``samples``, ``target_error`` (the largest standard error over the
-    targets; None: draw all samples), ``seconds``, ``structure``, ``seed``; ``memory`` (of exact: bytes, 4 GiB if not given). An option
-    that has no effect on the method is an error; ``auto`` takes all but ``memory``.
+    targets; None: draw all samples), ``seconds``, ``structure``, ``seed``; ``memory`` (of exact: bytes, 4 GiB if not given);
+    ``progress`` (told the samples and seconds so far, again and again; the answer True ends the drawing). An option that has no effect on
+    the method is an error; ``auto`` takes all but ``memory``.
     For several evidence sets give a list of them: the answers are a list too, each with its own stopping and status; where one alone would
     be an error (impossible evidence, exact inference too expensive) it has the status ``failed`` and says why. On an accelerator ``auto``
     and ``lookahead`` draw many sets in one call.

@@ -53,7 +53,7 @@ PILOT = 20 << 10  # samples by which auto judges a proposal
 LEAST_NETS = 16  # from which on samples are drawn in nets
 POOR = 0.05  # effective samples per sample below which auto looks for another proposal
 
-Progress = Callable[[int, float], None]  # samples so far, seconds
+Progress = Callable[[int, float], object]  # samples so far, seconds; True ends the drawing with what there is
 
 
 @dataclass(frozen=True)
@@ -228,7 +228,14 @@ class Asked:
             estimator.draw = self._sampler(estimator.given)
             estimator.next_look = max(estimator.next_look, estimator.total.samples + chunk_size(self.frame))  # all of a call counts
         left = replace(limits, seconds=limits.seconds - self.seconds())
-        estimator.run(left, self.options.seed, progress=self.options.progress)
+        estimator.run(left, self.options.seed, progress=self._told if self.options.progress else None)
+
+    def _told(self, samples: int, seconds: float) -> bool:
+        """Whether to stop; then no time is left for another proposal either."""
+        stop = self.options.progress is not None and self.options.progress(samples, seconds) is True
+        if stop:
+            self.limits = replace(self.limits, seconds=0.0)
+        return stop
 
     def estimator(self, method: str) -> Estimator:
         """Ready to draw from a proposal."""

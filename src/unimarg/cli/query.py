@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable
+import signal
+import threading
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -82,6 +86,8 @@ def query(
 ) -> None:
     """Posterior marginals given evidence, with their errors and how far to trust them. Exit code 1 where they are not to be trusted.
 
+    Ctrl-C ends the sampling: the answer is that of the samples so far, and the exit code 130.
+
     Example: unimarg query asia -e dysp=yes -e smoke=no -t lung
     """
     model = model_of(network)
@@ -156,8 +162,9 @@ def _query_marginals(
     from unimarg.marginalizer import Marginalizer
 
     ask: Any = source.query if isinstance(source, Marginalizer) else partial(infer, source)
-    with terminal.sampling_bar(options.get("samples"), options.get("seconds")) as progress:
-        post = ask(findings, targets or None, method=method, progress=progress, **options)
+    with terminal.sampling_bar(options.get("samples"), options.get("seconds")) as show, _Stop(show) as stop:
+        post = ask(findings, targets or None, method=method, progress=stop.progress, **options)
+    post = replace(post, message=stop.say(post.samples, post.message))
     shown = [name for name in post if targets or name not in findings] or list(post)
     if plot is not None:
         from unimarg.plots import save_posterior
@@ -167,12 +174,45 @@ def _query_marginals(
         print(json.dumps(post.to_dict() | {"evidence": findings, "seed": options.get("seed", 0)}, indent=2, allow_nan=False))
     else:
         terminal.console().print(terminal.bars(post, shown), terminal.trust(post), sep="\n")
-    _distrust(post.status)
+    stop.exit(post.status)
 
 
-def _distrust(status: str) -> None:
-    if status == "failed":
-        raise typer.Exit(1)
+class _Stop:
+    """Ctrl-C ends the sampling with what there is; a second one ends everything, and so does one before there are samples."""
+
+    def __init__(self, show: Callable[[int, float], object] | None):
+        self.show, self.drawn, self.stopped = show, 0, False
+        self.before = signal.getsignal(signal.SIGINT)
+        self.possible = callable(self.before) and threading.current_thread() is threading.main_thread()
+
+    def __enter__(self) -> _Stop:
+        if self.possible:
+            signal.signal(signal.SIGINT, self.interrupt)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.possible:
+            signal.signal(signal.SIGINT, self.before)
+
+    def interrupt(self, number: int, frame: FrameType | None) -> None:
+        if self.drawn and not self.stopped:
+            self.stopped = True
+        elif callable(self.before):
+            self.before(number, frame)
+
+    def progress(self, samples: int, seconds: float) -> bool:
+        self.drawn = samples
+        if self.show is not None:
+            self.show(samples, seconds)
+        return self.stopped
+
+    def say(self, samples: int, message: str) -> str:
+        told = f"stopped by Ctrl-C after {samples:,} samples" if self.stopped else ""
+        return "; ".join(m for m in (told, message) if m)
+
+    def exit(self, status: str) -> None:
+        if self.stopped or status == "failed":
+            raise typer.Exit(130 if self.stopped else 1)
 
 
 def _query_joint(
@@ -183,14 +223,15 @@ def _query_joint(
     from unimarg.marginalizer import Marginalizer
 
     ask: Any = source.joint if isinstance(source, Marginalizer) else partial(joint, source)
-    with terminal.sampling_bar(options.get("samples"), options.get("seconds")) as progress:
-        frame = ask(findings, names, method=method, progress=progress, **options)
+    with terminal.sampling_bar(options.get("samples"), options.get("seconds")) as show, _Stop(show) as stop:
+        frame = ask(findings, names, method=method, progress=stop.progress, **options)
+    frame.attrs["message"] = stop.say(frame.attrs["samples"], frame.attrs["message"])
     if as_json:
         combinations = [finite(row) for row in frame.to_dict("records")]
         print(json.dumps({**finite(frame.attrs), "combinations": combinations, "evidence": findings}, indent=2, allow_nan=False))
     else:
         terminal.console().print(terminal.combinations(frame), terminal.trust_line(frame.attrs), sep="\n")
-    _distrust(str(frame.attrs["status"]))
+    stop.exit(str(frame.attrs["status"]))
 
 
 def _query_most_probable(source: Network | Marginalizer, findings: dict[str, Any], seed: int, as_json: bool) -> None:
