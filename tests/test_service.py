@@ -182,7 +182,7 @@ def test_a_stream_tells_of_trouble(client, monkeypatch):
     assert "fver" in client.post("/v1/models/clinic/stream", {"evidence": {"fver": 1}}).error
 
 
-def test_a_batch_answers_row_by_row(client):
+def test_a_batch_answers_row_by_row(client, monkeypatch):
     cases = [CASE, {"fever": "hot"}, {}, *[{"risk_0": "yes"}] * 130]
     given = client.post("/v1/models/clinic/batch", {"evidence": cases}).json["answers"]
     assert len(given) == 133
@@ -191,6 +191,11 @@ def test_a_batch_answers_row_by_row(client):
     assert close(given[132]["marginals"], CLINIC.query({"risk_0": "yes"}, method="um"), 1e-5)
     only = client.post("/v1/models/clinic/batch", {"evidence": cases[:1], "targets": ["fever"]}).json["answers"]
     assert list(only[0]["marginals"]) == ["fever"]
+    assert only[0]["message"] == "one forward pass, without an error of its own"
+    monkeypatch.setitem(CLINIC.__dict__, "observable", np.array([name != "fever" for name in CLINIC.net.names]))
+    seen, unseen = client.post("/v1/models/clinic/batch", {"evidence": [{}, {"fever": "high"}]}).json["answers"]
+    assert "never showed" not in seen["message"]
+    assert "training never showed a finding on 'fever'" in unseen["message"]
 
 
 def test_next_questions(client):

@@ -6,6 +6,7 @@ UM(e)_i(k) ~ P(X_i = k | e)        for all i at once, in one forward pass (paper
 from __future__ import annotations
 
 import time
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
@@ -159,10 +160,23 @@ class Marginalizer:
 
     def about_one_shot(self, evidence: Evidence) -> str:
         """What an answer by one forward pass says of itself."""
-        unseen = [repr(self.net.names[i]) for i in sorted(evidence.telling) if not self.observable[i]]
-        more = f" and {len(unseen) - 3} more" if len(unseen) > 3 else ""
-        warning = f"; not to be trusted: training never showed a finding on {', '.join(unseen[:3])}{more}, use another method"
-        return "one forward pass, without an error of its own" + warning * bool(unseen)
+        unseen = [i for i in evidence.telling if not self.observable[i]]
+        return "one forward pass, without an error of its own" + (f"; not to be trusted: {self._never_shown(unseen)}" if unseen else "")
+
+    def _never_shown(self, nodes: Iterable[int]) -> str:
+        names = [repr(self.net.names[i]) for i in sorted(nodes)]
+        more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+        return f"training never showed a finding on {', '.join(names[:3])}{more}, use another method"
+
+    def unseen(self, states: np.ndarray) -> np.ndarray:
+        """bool ``[rows, nodes]``, True where training never showed a finding such as here."""
+        return (states >= 0) & ~self.observable
+
+    def warn(self, rows: int, nodes: Iterable[int], stacklevel: int = 2) -> None:
+        """Of so many rows of a table with findings on nodes that training never showed."""
+        if rows:
+            which = f"{rows:,} rows are" if rows > 1 else "1 row is"
+            warnings.warn(f"{which} not to be trusted: {self._never_shown(nodes)}", stacklevel=stacklevel + 1)
 
     def _without_error(self, evidence: Evidence, row: Floats, nodes: Sequence[int], seconds: float) -> Posterior:
         edges = np.cumsum([0, *self.net.cards])
@@ -224,10 +238,8 @@ class Marginalizer:
         """
         import pandas as pd
 
-        from unimarg.tables import states_from_frame
-
         nodes = self.net.find_all(targets)
-        found = self.marginals_of_states(states_from_frame(self.net, frame), rule_out)
+        found = self._marginals_of_frame(frame, rule_out)
         columns = [(self.net.names[i], s) for i in nodes for s in self.net.variables[i].states]
         index = pd.MultiIndex.from_tuples(columns, names=["variable", "state"])
         return pd.DataFrame(found if targets is None else found[:, self.slots(nodes)], index=frame.index, columns=index)
@@ -236,14 +248,21 @@ class Marginalizer:
         """The most probable state of every variable on its own, row by row: labels, a column for each target (all if None)."""
         import pandas as pd
 
-        from unimarg.tables import states_from_frame
-
         nodes = self.net.find_all(targets)
-        found = self.marginals_of_states(states_from_frame(self.net, frame))
+        found = self._marginals_of_frame(frame)
         best = {
             self.net.names[i]: np.array(self.net.variables[i].states, dtype=object)[found[:, self.slots([i])].argmax(axis=1)] for i in nodes
         }
         return pd.DataFrame(best, index=frame.index)
+
+    def _marginals_of_frame(self, frame: pd.DataFrame, rule_out: bool = True) -> np.ndarray:
+        """With a warning where training never showed such findings."""
+        from unimarg.tables import states_from_frame
+
+        states = states_from_frame(self.net, frame)
+        unseen = self.unseen(states)
+        self.warn(int(unseen.any(axis=1).sum()), np.flatnonzero(unseen.any(axis=0)), stacklevel=3)
+        return self.marginals_of_states(states, rule_out)
 
     def slots(self, nodes: Sequence[int]) -> np.ndarray:
         """Where the states of some nodes are, when those of all lie side by side."""

@@ -276,8 +276,8 @@ async def _some(service: Service, served: Served, cases: Sequence[dict[str, Any]
             answers[i] = refusal.trouble(e)
     if good:
         rows, contradiction = await service.batchers[served.name].ask([e for _, e in good])
-        for (i, _), row, node in zip(good, rows, contradiction.tolist(), strict=True):
-            answers[i] = refusal.trouble(served.impossible(node)) if node >= 0 else b'{"marginals":%b}' % writer.marginals(row)
+        for (i, evidence), row, node in zip(good, rows, contradiction.tolist(), strict=True):
+            answers[i] = refusal.trouble(served.impossible(node)) if node >= 0 else served.one_of_many(evidence, writer.marginals(row))
     return answers
 
 

@@ -95,6 +95,7 @@ class Answer(BaseModel):
 
 
 class Marginals(BaseModel):
+    message: Annotated[str, Field(description="How far to trust it.")]
     marginals: dict[str, dict[str, float]]
 
 

@@ -89,6 +89,10 @@ class Served:
         facts = {"model": self.name, "method": "um", "status": "ok", "message": message, "samples": 0} | nothing
         return b'%b,"marginals":%b,"seconds":%.6f}' % (orjson.dumps(facts)[:-1], marginals, seconds)
 
+    def one_of_many(self, evidence: Evidence, marginals: bytes) -> bytes:
+        assert self.model is not None
+        return b'{"message":%b,"marginals":%b}' % (orjson.dumps(self.model.about_one_shot(evidence)), marginals)
+
     def refined(self, asked: Query, stop: Stop, tell: Tell | None = None) -> dict[str, Any]:
         """By exact inference or sampling, until ``stop``."""
 
