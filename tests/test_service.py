@@ -17,6 +17,7 @@ from unimarg.evidence import parse_evidence
 from unimarg.service import served
 from unimarg.service.batching import Batcher
 from unimarg.service.metrics import Metrics
+from unimarg.service.served import Served
 
 CLINIC = random_model(clinic_like())
 CASE = {"symptom_0": "yes", "fever": "high"}
@@ -52,10 +53,15 @@ def test_the_network_is_described(client):
         "group": "diseases",
         "states": ["no", "yes"],
         "parents": ["risk_0", "risk_1"],
-        "prior": pytest.approx(dict(zip(["no", "yes"], CLINIC.priors[CLINIC.net.index["disease_1"]], strict=True)), abs=1e-7),
+        "prior": pytest.approx(um.exact(CLINIC.net)["disease_1"], abs=1e-7),
     }
     asia = {v["name"]: v["prior"] for v in client.get("/v1/models/asia").json["variables"]}
     assert asia["lung"] == pytest.approx(um.exact(ASIA)["lung"], abs=1e-7)
+
+
+def test_priors_are_those_of_the_training_where_exact_ones_take_long(monkeypatch):
+    monkeypatch.setattr(query, "EXACT_ENTRIES", 0)
+    assert Served("clinic", CLINIC).priors is CLINIC.priors
 
 
 @pytest.mark.parametrize("evidence", [{}, CASE, {"fever": {"low": 0.5, "high": 1.0}}, {"fever": [0, 1, 1]}, {"fever": 2}])

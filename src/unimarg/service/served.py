@@ -40,8 +40,10 @@ class Served:
 
     @cached_property
     def priors(self) -> Sequence[Floats]:
-        """P(X_i), estimated in training or here."""
-        return self.model.priors if self.model is not None else answer(self.net, None, {}, None, "auto").probabilities
+        """P(X_i), exact where that is quick, else estimated in training or here."""
+        if self.model is not None and not self._quick({}):
+            return self.model.priors
+        return answer(self.net, None, {}, None, "auto").probabilities
 
     def warm_up(self, stop: Stop) -> None:
         """What sampling compiles."""
@@ -125,9 +127,13 @@ class Served:
         self._small(evidence)
         return explain(self.net, evidence, target, state)
 
+    def _quick(self, evidence: Mapping[str, object]) -> bool:
+        """Whether exact inference is."""
+        return Asked(self.net, None, evidence, None, Options()).small()
+
     def _small(self, evidence: Mapping[str, object]) -> None:
         """Without a model these take an exact answer for each question, which must be quick."""
-        if not Asked(self.net, None, evidence, None, Options()).small():
+        if not self._quick(evidence):
             raise UsageError(f"exact inference in {self.name!r} takes too long for this; it needs a trained model")
 
 
