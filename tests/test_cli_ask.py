@@ -144,6 +144,9 @@ def test_query_explain(capsys, tmp_path):
     assert answer["method"] == "um"
     code, _, err = run(capsys, "query", str(tmp_path / "asia.um"), *given, "--explain", "lung", "--method", "exact")
     assert (code, "one pass of a model" in err) == (2, True)
+    code, out, _ = run(capsys, "query", "asia", "--explain", "lung")
+    assert (code, out.splitlines()[1:]) == (0, ["there are no findings", "exact"])
+    assert out.startswith("lung = yes: 0.0550, without any finding 0.0550\n")
     certain = json.loads(run(capsys, "query", "asia", "-e", "lung=yes", "--explain", "either", "--json")[1])
     assert certain["findings"][0]["log_odds"] is None  # infinite
     code, _, err = run(capsys, "query", "asia", "--explain", "lung", "--most-probable")

@@ -80,6 +80,14 @@ def test_info_says_what_can_be_observed(capsys, tmp_path):
     out = run(capsys, "info", str(tmp_path / "asia.um"))[1]
     assert re.search("observable +smoke, dysp", out)
     assert "not to be trusted" in run(capsys, "query", str(tmp_path / "asia.um"), "-e", "xray=yes", "--method", "um")[1]
+    assert "not to be trusted" in run(capsys, "query", str(tmp_path / "asia.um"), "-e", "xray=yes", "--explain", "lung")[1]
+    assert "not to be trusted" not in run(capsys, "query", str(tmp_path / "asia.um"), "-e", "dysp=yes", "--explain", "lung")[1]
+    questions = json.loads(run(capsys, "ask", str(tmp_path / "asia.um"), "-t", "lung", "--list", "--json")[1])["questions"]
+    assert {q["variable"] for q in questions} == {"dysp", "smoke"}
+    questions = json.loads(run(capsys, "ask", str(tmp_path / "asia.um"), "-t", "lung", "--among", "xray", "--list", "--json")[1])[
+        "questions"
+    ]
+    assert [q["variable"] for q in questions] == ["xray"]
 
 
 def test_query_of_a_model(capsys, model_file):

@@ -190,10 +190,13 @@ class Marginalizer:
         candidates: Sequence[str] | None = None,
         costs: Mapping[str, float] | None = None,
     ) -> pd.DataFrame:
-        """What to ask next, best first, as ``unimarg.next_questions``: every answer to every question in one batched pass."""
+        """What to ask next, best first, as ``unimarg.next_questions``: every answer to every question in one batched pass.
+
+        Unless there are ``candidates``, about variables that training showed findings on.
+        """
         from unimarg.questions import rank
 
-        return rank(self.net, self.answers, evidence, targets, candidates, costs)
+        return rank(self.net, self.answers, evidence, targets, candidates, costs, np.flatnonzero(self.observable).tolist())
 
     def explain(self, evidence: Mapping[str, object] | None, target: str, state: str | None = None) -> pd.DataFrame:
         """Which findings moved a target most, as ``unimarg.explain``: the evidence less each finding, in one batched pass."""

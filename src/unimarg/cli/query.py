@@ -251,6 +251,7 @@ def _query_most_probable(source: Network | Marginalizer, findings: dict[str, Any
 
 def _query_explain(source: Network | Marginalizer, findings: dict[str, Any], name: str, options: dict[str, Any], as_json: bool) -> None:
     from unimarg import terminal
+    from unimarg.evidence import parse_evidence
     from unimarg.influence import explain
     from unimarg.marginalizer import Marginalizer
 
@@ -259,9 +260,10 @@ def _query_explain(source: Network | Marginalizer, findings: dict[str, Any], nam
     target, _, state = (name, "", "") if name in names else name.partition("=")
     ask: Any = source.explain if by_model else partial(explain, source, **options)
     table = ask(findings, target, state or None)
+    message = source.about_one_shot(parse_evidence(source.net, findings)) if by_model else ""
     if as_json:
         rows = [finite(row) for row in table.to_dict("records")]
-        how = "um" if by_model else "exact"
-        return print(json.dumps({**table.attrs, "method": how, "findings": rows, "evidence": findings}, indent=2))
+        how = {"method": "um" if by_model else "exact", "message": message}
+        return print(json.dumps({**table.attrs, **how, "findings": rows, "evidence": findings}, indent=2))
     terminal.console().print(terminal.influence(table))
-    return terminal.console().print(f"[dim]{'one pass of the model: approximate' if by_model else 'exact'}[/dim]")
+    return terminal.console().print(message or "exact", style="dim", markup=False)
