@@ -49,7 +49,7 @@ def killed_and_resumed(output: Path, folder: Path, rng: random.Random) -> list[i
     """Kill, look at the file, resume, and so on; the steps at which the kills hit."""
     from unimarg.checkpoint import load_model
 
-    hits, more = [], []
+    hits, more = [], ["--force"]
     while True:
         before = output.stat().st_mtime_ns if output.exists() else 0
         process = start(output, folder, *more)
@@ -73,7 +73,7 @@ def main(least: int, folder: Path) -> int:
     folder.mkdir(parents=True, exist_ok=True)
     rng = random.Random(0)
     reference = folder / "undisturbed.um"
-    if start(reference, folder).wait():
+    if start(reference, folder, "--force").wait():
         sys.exit((folder / "log.txt").read_text())
     expected = weights(reference)
     runs = kills = wrong = 0

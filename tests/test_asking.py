@@ -3,12 +3,14 @@
 import math
 
 import numpy as np
+import pandas as pd
 import pytest
 
 import unimarg as um
 from models import ASIA, ILL, METHODS, random_model
 from unimarg import Network, Variable
 from unimarg.errors import EvidenceError, ImpossibleEvidenceError, UsageError
+from unimarg.query import DRAW_NONE
 
 MODEL = random_model(ASIA, heads=("marginal", "message"))
 
@@ -65,6 +67,16 @@ def test_misuse_is_a_sentence(options, sentence):
         MODEL.query(ILL, **({"method": "prior"} | options))
 
 
+@pytest.mark.parametrize("method", ["exact", "um"])
+@pytest.mark.parametrize("option", [{"samples": 10}, {"seconds": 1.0}, {"target_error": 0.1}, {"seed": 3}, {"structure": False}])
+def test_an_option_without_effect_is_refused(method, option):
+    (name,) = option
+    with pytest.raises(UsageError, match=f"{name} is for methods that draw samples, and '{method}' draws none"):
+        MODEL.query(ILL, method=method, **option)
+    assert MODEL.query(ILL, ["lung"], method="auto", **option).method == "exact"  # which might have drawn some
+    assert MODEL.query(ILL, ["lung"], method=method, samples=None, target_error=None).status == "ok"
+
+
 def test_methods_that_need_a_model_say_so():
     for method in ("independent", "hybrid", "message", "sequential", "um"):
         with pytest.raises(UsageError, match=f"the method '{method}' needs a trained model"):
@@ -84,6 +96,9 @@ def test_methods_that_need_a_model_say_so():
         ({"lungs": "yes"}, "did you mean 'lung'"),
         (5, "evidence must be a mapping"),
         ([5], "evidence must be a mapping"),
+        ("lung=yes", "^evidence must be a mapping from variable to state, not str"),
+        (pd.Series({"dysp": "yes", "lung": None}), r"^evidence must be .*not Series; .*row\.dropna\(\)\.to_dict\(\)"),
+        (pd.DataFrame({"dysp": ["yes"]}), r"^evidence must be .*not DataFrame; of a table's row"),
     ],
 )
 def test_bad_evidence_is_a_sentence(evidence, sentence):
@@ -111,7 +126,7 @@ def test_several_evidence_sets_are_answered_as_one_by_one():
 @pytest.mark.parametrize("method", ["auto", "exact", "prior", "lookahead", "um"])
 def test_of_several_sets_the_impossible_one_fails_alone(method):
     sets = [ILL, {"either": "no", "lung": "yes"}, {"either": "yes"}]
-    good, impossible, other = MODEL.query(sets, ["lung"], method=method, target_error=0.02)
+    good, impossible, other = MODEL.query(sets, ["lung"], method=method, **({} if method in DRAW_NONE else {"target_error": 0.02}))
     assert (good.status, impossible.status, other.status) == ("ok", "failed", "ok")
     assert "impossible" in impossible.message
     assert np.isnan(impossible.probabilities[0]).all()

@@ -161,7 +161,7 @@ def test_files_of_the_first_version(tmp_path):
     """Read, but for a message head that meant something else: it did not start from belief propagation."""
     net = um.example("asia")
     for heads, refused in ((("marginal",), False), (("marginal", "message"), True)):
-        um.train(net, "paper", "1 steps", checkpoint=tmp_path / "model.um", hidden=(8,), heads=heads, rounds=2)
+        um.train(net, "paper", "1 steps", checkpoint=tmp_path / "model.um", force=True, hidden=(8,), heads=heads, rounds=2)
         old = changed((tmp_path / "model.um").read_bytes(), _put("version", 1))
         if refused:
             with pytest.raises(FormatError, match="older version"):

@@ -3,6 +3,7 @@ import csv
 import gc
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -30,6 +31,11 @@ def test_info(capsys):
     facts = json.loads(out)
     assert code == 0
     assert (facts["variables"], facts["arcs"], facts["parameters"], facts["most_parents"], facts["levels"]) == (8, 8, 18, 2, 4)
+    code, out, _ = run(capsys, "info", "alarm", "--variables")
+    assert code == 0
+    assert re.search(r"^HISTORY +TRUE, FALSE *$", out, flags=re.M)
+    states = json.loads(run(capsys, "info", "alarm", "--variables", "--json")[1])["states"]
+    assert states == {v.name: list(v.states) for v in um.example("alarm").variables}
     code, out, _ = run(capsys, "info", "clinic")
     assert code == 0
     assert "1,269" in out

@@ -34,7 +34,7 @@ def exact(**evidence: str) -> str:
 
 
 def test_an_interview_asks_the_best_and_shows_the_answer(ask):
-    code, out, _ = ask("asia", "-t", "lung", "-t", "tub", "-e", "dysp=yes", answers="1\nno\nq\n")
+    code, out, _ = ask("asia", "-t", "lung", "-t", "tub", "-e", "dysp=yes", answers="0\nno\nq\n")
     assert code == 0
     first = um.next_questions(ASIA, {"dysp": "yes"}, ["lung", "tub"])["variable"].iloc[0]
     second = um.next_questions(ASIA, {"dysp": "yes", first: "yes"}, ["lung", "tub"])["variable"].iloc[0]
@@ -44,7 +44,7 @@ def test_an_interview_asks_the_best_and_shows_the_answer(ask):
 
 
 def test_skip_undo_another_finding_and_the_end_of_the_pipe(ask):
-    code, out, _ = ask("asia", "-t", "lung", answers="s\n2\nu\nu\nxray=yes\n")
+    code, out, _ = ask("asia", "-t", "lung", answers="s\n1\nu\nu\nxray=yes\n")
     assert code == 0
     assert asked(out) == ["either", "xray", "xray", "either", "either"]  # either skipped, xray=no leaves nothing, undone, undone
     assert lung(out) == [exact(), exact(xray="no"), exact(), exact(), exact(xray="yes")]
@@ -52,11 +52,27 @@ def test_skip_undo_another_finding_and_the_end_of_the_pipe(ask):
 
 
 def test_what_is_not_understood_is_asked_again(ask):
-    _, out, _ = ask("asia", "-t", "lung", answers="9\nmaybe\nu\nxray=perhaps\n\n1\n")
-    assert out.count("a number or a state answers") == 3
+    _, out, _ = ask("asia", "-t", "lung", answers="2\nmaybe\nu\nxray=perhaps\n\n0\n")
+    assert out.count("a state or its number answers") == 3
     assert "there is nothing to undo" in out
     assert "'xray' has no state 'perhaps'" in out
     assert out.splitlines()[-1] == "known: either=yes"
+
+
+def test_a_number_means_what_it_means_elsewhere(ask, tmp_path):
+    _, out, _ = ask("asia", "-t", "lung", answers="1\n")
+    _, told, _ = ask("asia", "-t", "lung", "-e", "either=1")
+    assert lung(out)[-1] == lung(told)[0] == exact(either="no")
+    assert "\n  0  yes\n  1  no\n" in out
+    grades = um.Variable("grade", ("3", "2", "1"))  # where numbers are names, they are nothing else
+    net = um.Network(
+        [grades, um.Variable("ill")], {"ill": ["grade"]}, {"grade": [0.2, 0.3, 0.5], "ill": [[0.9, 0.1], [0.5, 0.5], [0.1, 0.9]]}
+    )
+    um.save(net, tmp_path / "net.bif")
+    _, out, _ = ask(str(tmp_path / "net.bif"), "-t", "ill", answers="0\n1\n")
+    assert out.count("a state or its number answers") == 1
+    assert out.splitlines()[-1] == "known: grade=1"
+    assert "0  3" not in out
 
 
 def test_an_impossible_answer_is_taken_back(ask):
@@ -66,7 +82,7 @@ def test_an_impossible_answer_is_taken_back(ask):
 
 
 def test_it_says_where_nothing_is_worth_asking(ask):
-    _, out, _ = ask("asia", "-t", "lung", "--among", "xray", "--among", "smoke", answers="1\n1\n1\n1\n")
+    _, out, _ = ask("asia", "-t", "lung", "--among", "xray", "--among", "smoke", answers="0\n0\n0\n0\n")
     assert sorted(asked(out)) == ["smoke", "xray"]
     assert "No question left would tell much" in out
 
@@ -128,6 +144,9 @@ def test_query_explain(capsys, tmp_path):
     assert answer["method"] == "um"
     code, _, err = run(capsys, "query", str(tmp_path / "asia.um"), *given, "--explain", "lung", "--method", "exact")
     assert (code, "one pass of a model" in err) == (2, True)
+    code, out, _ = run(capsys, "query", "asia", "--explain", "lung")
+    assert (code, out.splitlines()[1:]) == (0, ["there are no findings", "exact"])
+    assert out.startswith("lung = yes: 0.0550, without any finding 0.0550\n")
     certain = json.loads(run(capsys, "query", "asia", "-e", "lung=yes", "--explain", "either", "--json")[1])
     assert certain["findings"][0]["log_odds"] is None  # infinite
     code, _, err = run(capsys, "query", "asia", "--explain", "lung", "--most-probable")

@@ -60,7 +60,7 @@ def test_a_model_stands_for_its_network(capsys, tmp_path, model_file):
     assert run(capsys, "train", model_file, "-o", str(tmp_path / "b.um"), "--preset", "small", "--budget", "1 steps")[0] == 0
     assert um.load_model(tmp_path / "b.um").net == ASIA
     code, _, err = run(capsys, "train", model_file, "-o", model_file, "--budget", "1 steps")
-    assert (code, "write to another file" in err) == (2, True)
+    assert (code, "is there already: choose another name, or write over it" in err) == (2, True)
 
 
 def test_info_says_how_a_model_was_trained(capsys, tmp_path):
@@ -80,6 +80,14 @@ def test_info_says_what_can_be_observed(capsys, tmp_path):
     out = run(capsys, "info", str(tmp_path / "asia.um"))[1]
     assert re.search("observable +smoke, dysp", out)
     assert "not to be trusted" in run(capsys, "query", str(tmp_path / "asia.um"), "-e", "xray=yes", "--method", "um")[1]
+    assert "not to be trusted" in run(capsys, "query", str(tmp_path / "asia.um"), "-e", "xray=yes", "--explain", "lung")[1]
+    assert "not to be trusted" not in run(capsys, "query", str(tmp_path / "asia.um"), "-e", "dysp=yes", "--explain", "lung")[1]
+    questions = json.loads(run(capsys, "ask", str(tmp_path / "asia.um"), "-t", "lung", "--list", "--json")[1])["questions"]
+    assert {q["variable"] for q in questions} == {"dysp", "smoke"}
+    questions = json.loads(run(capsys, "ask", str(tmp_path / "asia.um"), "-t", "lung", "--among", "xray", "--list", "--json")[1])[
+        "questions"
+    ]
+    assert [q["variable"] for q in questions] == ["xray"]
 
 
 def test_query_of_a_model(capsys, model_file):
@@ -125,6 +133,13 @@ def test_train_writes_a_model(capsys, tmp_path, monkeypatch):
     code, _, err = run(capsys, *arguments, "--resume")
     assert (code, err.count("\n")) == (2, 1)
     assert "finished" in err
+    written = path.read_bytes()
+    code, out, err = run(capsys, *arguments, "--seed", "1")
+    assert (code, out) == (2, "")
+    assert "is there already" in err
+    assert path.read_bytes() == written
+    assert run(capsys, *arguments, "--seed", "1", "--force")[0] == 0
+    assert um.load_model(path).history["seed"] == 1
 
 
 @pytest.mark.parametrize(

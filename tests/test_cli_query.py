@@ -2,8 +2,10 @@
 
 import csv
 import io
+import itertools
 import json
 import math
+import signal
 import sys
 
 import numpy as np
@@ -12,7 +14,7 @@ import pytest
 import unimarg as um
 from models import ASIA, random_model
 from test_cli import run
-from unimarg import plots, query, terminal
+from unimarg import importance, plots, query, terminal
 from unimarg.cli import main
 from unimarg.importance import FIRST_CHECK
 from unimarg.query import WITH_MODEL, WITHOUT_MODEL
@@ -31,7 +33,8 @@ def model_file(tmp_path_factory) -> str:
 @pytest.mark.parametrize("method", [m for m in WITH_MODEL if m != "um"])
 def test_every_method(capsys, model_file, method):
     source = "asia" if method in WITHOUT_MODEL else model_file
-    code, out, _ = run(capsys, "query", source, *FINDINGS, "-t", "lung", "--method", method, "--samples", "4096", "--json")
+    samples = () if method == "exact" else ("--samples", "4096")
+    code, out, _ = run(capsys, "query", source, *FINDINGS, "-t", "lung", "--method", method, *samples, "--json")
     answer = json.loads(out)
     assert code == 0
     assert answer["method"] == ("exact" if method == "auto" else method)
@@ -102,6 +105,26 @@ def test_options_reach_the_engine(capsys, model_file):
         run(capsys, "query", "asia", *FINDINGS, "--method", "prior", "--samples", "100000000", "--seconds", "0.01", "--json")[1]
     )
     assert soon["samples"] < 100_000_000
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ("--method exact --samples 10", "samples is for methods that draw samples, and 'exact' draws none"),
+        ("--method exact --joint lung --seed 1", "seed is for methods that draw samples"),
+        ("--method um --no-structure", "structure is for methods that draw samples, and 'um' draws none"),
+        ("--method prior --beta 0.1", "beta is for the method 'hybrid'"),
+        ("--memory 2", "memory is for the method 'exact', and this is 'auto'"),
+        ("--explain lung --seconds 3", "--seconds has no effect on --explain"),
+        ("--explain lung --memory 2", "--memory has no effect on --explain"),
+        ("--most-probable --target-error 0.1", "--target-error has no effect on --most-probable"),
+        ("--most-probable --method um", "--method has no effect on --most-probable"),
+    ],
+)
+def test_an_option_without_effect_is_refused(capsys, model_file, options, message):
+    code, out, err = run(capsys, "query", model_file, "-e", "dysp=yes", *options.split())
+    assert (code, out) == (2, "")
+    assert message in err
 
 
 def test_an_answer_not_to_be_trusted_has_exit_code_1(capsys, tmp_path):
@@ -299,3 +322,63 @@ def test_version_and_columns_of_samples(capsys):
     whole = list(csv.DictReader(io.StringIO(run(capsys, "sample", "asia", "-n", "3")[1])))
     assert rows[1:] == [[row["lung"], row["smoke"]] for row in whole]
     assert run(capsys, "sample", "asia", "-t", "lungs")[0] == 2
+
+
+def test_a_group_stands_for_its_variables(capsys, tmp_path):
+    names = {"rain": "weather", "sun": "weather", "wet": "lawn"}
+    tables = {"rain": [0.8, 0.2], "sun": [0.5, 0.5], "wet": [[0.9, 0.1], [0.2, 0.8]]}
+    net = um.Network([um.Variable(name, group=group) for name, group in names.items()], {"wet": ["rain"]}, tables)
+    um.save(net, tmp_path / "lawn.xdsl")
+    lawn = str(tmp_path / "lawn.xdsl")
+    answer = json.loads(run(capsys, "query", lawn, "-e", "wet=yes", "-t", "weather", "-t", "rain", "--json")[1])
+    assert answer["marginals"] == um.exact(net, {"wet": "yes"}, ["rain", "sun"]).to_dict()["marginals"]
+    assert run(capsys, "sample", lawn, "-n", "1", "-t", "weather", "-o", str(tmp_path / "a.csv"))[0] == 0
+    assert (tmp_path / "a.csv").read_text().startswith("rain,sun\n")
+    made = ("train", lawn, "-o", str(tmp_path / "lawn.um"), "--preset", "small", "--budget", "1 steps", "--observable", "weather")
+    assert run(capsys, *made)[0] == 0
+    assert json.loads(run(capsys, "info", str(tmp_path / "lawn.um"), "--json")[1])["observable"] == ["rain", "sun"]
+    for verb in (("query", lawn), ("sample", lawn)):
+        code, _, err = run(capsys, *verb, "-t", "weathr")
+        assert (code, "neither a variable nor a group 'weathr'; did you mean 'weather'" in err) == (2, True)
+
+
+def interrupting(monkeypatch, in_round: int, times: int = 1) -> None:
+    """Ctrl-C while samples are drawn."""
+    advance, count = importance.Estimator._advance, itertools.count(1)
+
+    def advanced(*given):
+        advance(*given)
+        if next(count) == in_round:
+            for _ in range(times):
+                signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(importance.Estimator, "_advance", advanced)
+
+
+@pytest.mark.parametrize("question", [("-t", "lung"), ("--joint", "lung"), ("-t", "lung", "--method", "auto")])
+def test_ctrl_c_keeps_the_samples_so_far(capsys, monkeypatch, question):
+    monkeypatch.setattr(query, "EXACT_ENTRIES", -1)
+    handler = signal.getsignal(signal.SIGINT)
+    interrupting(monkeypatch, 3)
+    code, out, _ = run(capsys, "query", "asia", *FINDINGS, "--method", "lookahead", "--samples", "100000000", *question, "--json")
+    answer = json.loads(out)
+    assert (code, answer["status"]) == (130, "ok")
+    assert 0 < answer["samples"] < 1_000_000
+    assert answer["message"].startswith(f"stopped by Ctrl-C after {answer['samples']:,} samples")
+    assert signal.getsignal(signal.SIGINT) is handler
+    truth = um.exact(ASIA, EVIDENCE)["lung"]["yes"]
+    if "--joint" not in question:
+        assert abs(answer["marginals"]["lung"]["yes"] - truth) <= 4.5 * answer["std_errors"]["lung"]["yes"]
+
+
+@pytest.mark.parametrize(("in_round", "times"), [(3, 2), (1, 1)])  # twice, or before there are samples to keep
+def test_ctrl_c_ends_at_once(capsys, monkeypatch, in_round, times):
+    interrupting(monkeypatch, in_round, times)
+    code, out, _ = run(capsys, "query", "asia", *FINDINGS, "--method", "lookahead", "--samples", "100000000")
+    assert (code, out) == (130, "")
+
+
+def test_ctrl_c_is_not_caught_in_python(monkeypatch):
+    interrupting(monkeypatch, 3)
+    with pytest.raises(KeyboardInterrupt):
+        um.infer(ASIA, EVIDENCE, method="lookahead", samples=10**8, target_error=None)

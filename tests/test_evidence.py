@@ -1,4 +1,5 @@
 import numpy as np
+import pandas as pd
 import pytest
 
 from unimarg import Network, Variable
@@ -11,9 +12,10 @@ NET = Network(
         Variable("level", ("1", "0", "2")),
         Variable("flag", ("False", "True")),
         Variable("size", ("small", "big", "huge")),
+        Variable("unknown", ("known", "nan")),
     ],
     {},
-    {"smoke": [0.5, 0.5], "level": [0.2, 0.3, 0.5], "flag": [0.5, 0.5], "size": [0.2, 0.3, 0.5]},
+    {"smoke": [0.5, 0.5], "level": [0.2, 0.3, 0.5], "flag": [0.5, 0.5], "size": [0.2, 0.3, 0.5], "unknown": [0.5, 0.5]},
 )
 
 
@@ -54,12 +56,15 @@ def test_virtual_evidence(given, expected):
         ({"smoke": 2}, "has no state '2'; allowed: 'no', 'yes'"),
         ({"smoke": -1}, "has no state '-1'"),
         ({"smoke": 0.5}, "has no state '0.5'"),
-        ({"smoke": float("nan")}, "has no state 'nan'"),
+        ({"smoke": float("nan")}, "cannot be nan; .*leave it out if not observed"),
+        ({"unknown": float("nan")}, "cannot be nan"),  # which is no label
+        ({"smoke": np.float32("nan")}, "cannot be .*leave it out"),
+        ({"smoke": pd.NA}, "cannot be <NA>; .*leave it out"),
         ({"smoke": 10**400}, "has no state '1000"),
         ({"smoke": [10**400, 1]}, "must be numbers"),
         ({"smoke": float("inf")}, "has no state 'inf'"),
         ({"smoke": True}, "has no state 'True'"),
-        ({"smoke": None}, "cannot be None"),
+        ({"smoke": None}, "cannot be None; .*leave it out if not observed"),
         ({"level": 1}, "give the label as a string"),
         ({"smoke": [0.5]}, "needs 2 numbers"),
         ({"smoke": [0, 0]}, "zero for every state"),
@@ -69,6 +74,7 @@ def test_virtual_evidence(given, expected):
         ({"smoke": {"maybe": 1}}, "no state 'maybe'"),
         ({"smoke": {"yes": "x"}}, "must be numbers"),
         (["smoke"], "must be a mapping"),
+        (pd.Series({"smoke": "yes"}), r"must be a mapping .*not Series; of a table's row make one: row\.dropna\(\)\.to_dict\(\)"),
     ],
 )
 def test_mistakes_are_named(evidence, message):

@@ -181,7 +181,7 @@ def test_a_rare_middle_state_survives_a_file(suffix, tmp_path):
 @pytest.mark.parametrize("likelihood", [[1e-50, 1.0], [1e300, 1e290], [1e-300, 1e-290]])
 @pytest.mark.parametrize("method", ["um", "independent", "hybrid", "message", "prior", "lookahead"])
 def test_every_method_takes_any_scale(likelihood, method):
-    found = MODEL.query({"either": likelihood, "tub": "yes"}, method=method, samples=2048)
+    found = MODEL.query({"either": likelihood, "tub": "yes"}, method=method, samples=None if method == "um" else 2048)
     exact = um.exact(ASIA, {"either": likelihood, "tub": "yes"})
     assert all(np.isfinite(p).all() for p in found.probabilities)
     assert found["either"]["yes"] == pytest.approx(1.0)  # by tub

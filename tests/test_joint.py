@@ -151,7 +151,7 @@ def test_too_few_effective_draws_are_never_silent():
     ("options", "word"),
     [
         ({"method": "exact"}, "sampling method"),
-        ({"method": "um"}, "needs a trained model"),
+        ({"method": "um"}, "sampling method"),
         ({"method": "auto", "weighted": False}, "name it"),
         ({"weighted": "yes"}, "weighted must be"),
         ({"n": -1}, "number of samples"),
@@ -221,7 +221,7 @@ def test_auto_samples_where_exact_would_take_long(monkeypatch):
 def test_auto_samples_where_the_seconds_do_not_suffice_for_all_combinations():
     found = um.joint(ASIA, {"dysp": "yes"}, ["lung", "bronc"], seconds=1e-6)
     assert found.attrs["method"] == "lookahead"
-    assert um.joint(ASIA, {"dysp": "yes"}, ["lung", "bronc"], method="exact", seconds=1e-6).attrs["method"] == "exact"
+    assert um.joint(ASIA, {"dysp": "yes"}, ["lung", "bronc"], method="exact").attrs["method"] == "exact"
 
 
 @pytest.mark.parametrize("names", [np.array(["lung", "bronc"]), ("lung", "bronc"), iter(["lung", "bronc"])])

@@ -1,5 +1,7 @@
 """Questions to a marginalizer: one at a time, in tables, and what is refused."""
 
+import warnings
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -164,7 +166,7 @@ def test_what_is_no_table(model, table):
 
 
 def test_evidence_of_an_embedding_that_is_none(model):
-    with pytest.raises(EvidenceError, match="or a list of such, not int"):
+    with pytest.raises(EvidenceError, match="must be a mapping from variable to state, not int"):
         model.embed(5)  # pyright: ignore[reportArgumentType]
 
 
@@ -179,6 +181,14 @@ def test_a_list_of_evidence_sets_is_one_pass(model):
 
 def test_a_finding_that_training_never_showed_is_said():
     model = random_model(ASIA, mask=observable(ASIA, ["dysp", "smoke"]))
+    rows = pd.DataFrame({"dysp": ["yes", "no", None], "xray": ["yes", None, None], "lung": ["no", None, "no"]})
+    for ask in (model.predict_proba, model.predict):
+        with pytest.warns(UserWarning, match="2 rows are not to be trusted: training never showed a finding on 'lung', 'xray'") as told:
+            ask(rows)
+        assert [w.filename for w in told] == [__file__]
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            ask(rows[["dysp"]])
     hard, virtual, known = model.query([{"xray": "yes", "dysp": "yes"}, {"xray": [0.3, 0.9]}, {"dysp": "yes"}], method="um")
     for post in (hard, virtual, model.query({"xray": "yes"}, method="um")):
         assert "training never showed a finding on 'xray', use another method" in post.message

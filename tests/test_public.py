@@ -120,6 +120,7 @@ def test_readme_commands_run(tmp_path, monkeypatch, capsys):
     commands = [shlex.split(line, comments=True) for line in readme_block("On the command line").splitlines()]
     assert [c[:2] for c in commands if c[0] != "unimarg"] == []
     monkeypatch.setattr("sys.stdin", io.StringIO("1\nq\n"))
+    (tmp_path / "asia.um").write_text("of the section before, or the second time")
     for command in commands:
         with pytest.raises(SystemExit) as e:
             main(["1000" if word == "1000000" else word for word in command[1:]])

@@ -21,6 +21,7 @@ from test_cli import run
 from unimarg import EvidenceError, FormatError, Network, UsageError, Variable
 from unimarg.bulk import scoring as module
 from unimarg.bulk.source import open_source, states_of
+from unimarg.masking import observable
 
 score = um.score
 MODEL = random_model(ASIA)
@@ -300,3 +301,15 @@ def test_nothing_is_written_over_the_input(tmp_path):
         with pytest.raises(UsageError, match="must be different files"):
             score(MODEL, path, **options)
     assert path.read_text() == f"{HEADER}\nyes,,\n"
+
+
+def test_findings_that_training_never_showed(tmp_path, capsys):
+    random_model(ASIA, mask=observable(ASIA, ["dysp", "smoke"])).save(tmp_path / "asia.um")
+    text = "dysp,smoke,xray,either,lung\nyes,no,yes,,\nyes,,,,\n,,,no,yes\n,yes,,yes,\n"
+    common = ("score", str(tmp_path / "asia.um"), str(table(tmp_path, text)), "--errors", str(tmp_path / "bad.csv"), "-o")
+    code, out, err = run(capsys, *common, str(tmp_path / "out.csv"), "--json")
+    assert (code, json.loads(out)["doubtful"], json.loads(out)["bad"]) == (0, 2, 1)
+    told = "2 rows are not to be trusted: training never showed a finding on 'either', 'xray', use another method"
+    assert err == f"unimarg: note: {told}\n"
+    code, out, err = run(capsys, *common, str(tmp_path / "auto.csv"), "--method", "auto", "--json")
+    assert (code, json.loads(out)["doubtful"], err) == (0, 0, "")

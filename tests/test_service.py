@@ -17,6 +17,7 @@ from unimarg.evidence import parse_evidence
 from unimarg.service import served
 from unimarg.service.batching import Batcher
 from unimarg.service.metrics import Metrics
+from unimarg.service.served import Served
 
 CLINIC = random_model(clinic_like())
 CASE = {"symptom_0": "yes", "fever": "high"}
@@ -52,10 +53,15 @@ def test_the_network_is_described(client):
         "group": "diseases",
         "states": ["no", "yes"],
         "parents": ["risk_0", "risk_1"],
-        "prior": pytest.approx(dict(zip(["no", "yes"], CLINIC.priors[CLINIC.net.index["disease_1"]], strict=True)), abs=1e-7),
+        "prior": pytest.approx(um.exact(CLINIC.net)["disease_1"], abs=1e-7),
     }
     asia = {v["name"]: v["prior"] for v in client.get("/v1/models/asia").json["variables"]}
     assert asia["lung"] == pytest.approx(um.exact(ASIA)["lung"], abs=1e-7)
+
+
+def test_priors_are_those_of_the_training_where_exact_ones_take_long(monkeypatch):
+    monkeypatch.setattr(query, "EXACT_ENTRIES", 0)
+    assert Served("clinic", CLINIC).priors is CLINIC.priors
 
 
 @pytest.mark.parametrize("evidence", [{}, CASE, {"fever": {"low": 0.5, "high": 1.0}}, {"fever": [0, 1, 1]}, {"fever": 2}])
@@ -142,6 +148,15 @@ def test_sampled_answers_have_errors_and_obey_their_limits(client, monkeypatch):
     assert max(map(abs, z)) < 4
 
 
+def test_an_option_without_effect_is_refused(client):
+    for body in ({"samples": 1000}, {"method": "um", "seed": 3}, {"method": "exact", "seconds": 1.0}):
+        reply = client.post("/v1/models/clinic/query", {"evidence": CASE} | body)
+        assert reply.status == 422
+        assert "is for methods that draw samples" in reply.error
+    assert client.post("/v1/models/clinic/query", {"evidence": CASE, "samples": None, "seed": 0, "target_error": 0.005}).status == 200
+    assert "draws none" in client.post("/v1/models/clinic/stream", {"evidence": CASE, "method": "exact", "samples": 9}).error
+
+
 def lines(client, path, body):
     reply = client.post(path, body)
     assert reply.headers["content-type"] == "application/x-ndjson"
@@ -173,7 +188,7 @@ def test_a_stream_tells_of_trouble(client, monkeypatch):
     assert "fver" in client.post("/v1/models/clinic/stream", {"evidence": {"fver": 1}}).error
 
 
-def test_a_batch_answers_row_by_row(client):
+def test_a_batch_answers_row_by_row(client, monkeypatch):
     cases = [CASE, {"fever": "hot"}, {}, *[{"risk_0": "yes"}] * 130]
     given = client.post("/v1/models/clinic/batch", {"evidence": cases}).json["answers"]
     assert len(given) == 133
@@ -182,6 +197,11 @@ def test_a_batch_answers_row_by_row(client):
     assert close(given[132]["marginals"], CLINIC.query({"risk_0": "yes"}, method="um"), 1e-5)
     only = client.post("/v1/models/clinic/batch", {"evidence": cases[:1], "targets": ["fever"]}).json["answers"]
     assert list(only[0]["marginals"]) == ["fever"]
+    assert only[0]["message"] == "one forward pass, without an error of its own"
+    monkeypatch.setitem(CLINIC.__dict__, "observable", np.array([name != "fever" for name in CLINIC.net.names]))
+    seen, unseen = client.post("/v1/models/clinic/batch", {"evidence": [{}, {"fever": "high"}]}).json["answers"]
+    assert "never showed" not in seen["message"]
+    assert "training never showed a finding on 'fever'" in unseen["message"]
 
 
 def test_next_questions(client):

@@ -1,6 +1,7 @@
 """A run from outside: budgets, exact step counts, a clean stop, and going on to the same weights."""
 
 import os
+import shutil
 import sys
 
 import jax
@@ -101,12 +102,21 @@ def test_an_unfinished_run_is_not_written_over(stopped):
     before = path.read_bytes()
     with pytest.raises(UsageError, match=f"unfinished run, at step {CALL} of {STEPS}"):
         train(checkpoint=path)
+    with pytest.raises(UsageError, match="choose one"):
+        train(checkpoint=path, resume=True, force=True)
     assert path.read_bytes() == before
 
 
-def test_a_model_saved_after_an_interruption_is_no_run(stopped, whole, tmp_path):
-    stopped[0].save(tmp_path / "model.um")
-    assert same(train(checkpoint=tmp_path / "model.um").trunk, whole.trunk)
+def test_a_model_is_not_written_over_unless_told(stopped, whole, tmp_path):
+    path = tmp_path / "model.um"
+    stopped[0].save(path)  # no run that could go on
+    before = path.read_bytes()
+    with pytest.raises(UsageError, match=r"model\.um is there already: .*force=True, --force"):
+        train(checkpoint=path)
+    assert path.read_bytes() == before
+    assert same(train(checkpoint=path, force=True).trunk, whole.trunk)
+    shutil.copy(stopped[1], path)  # one that could
+    assert same(train(checkpoint=path, force=True).trunk, whole.trunk)
 
 
 def test_interrupted_twice(whole, tmp_path):

@@ -9,7 +9,7 @@ Evidence is one mapping from a variable's name to what is known of it:
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Real
 
@@ -52,7 +52,8 @@ def parse_evidence(net: Network, evidence: Mapping[str, object] | None) -> Evide
     hard: dict[int, int] = {}
     virtual: dict[int, Floats] = {}
     if evidence is not None and not isinstance(evidence, Mapping):
-        raise EvidenceError(f"evidence must be a mapping from variable to state, not {type(evidence).__name__}")
+        advice = "; of a table's row make one: row.dropna().to_dict()" if _of_pandas(evidence) else ""
+        raise EvidenceError(f"evidence must be a mapping from variable to state, not {type(evidence).__name__}{advice}")
     for name, value in (evidence or {}).items():
         if name not in net.index:
             raise EvidenceError(f"there is no variable {name!r}; {closest(name, net.names)}")
@@ -63,6 +64,15 @@ def parse_evidence(net: Network, evidence: Mapping[str, object] | None) -> Evide
         else:
             virtual[i] = found
     return Evidence(hard, virtual)
+
+
+def one_set(evidence: object) -> bool:
+    """Whether this is meant as one evidence set, and not as several."""
+    return not isinstance(evidence, Iterable) or isinstance(evidence, Mapping | str) or _of_pandas(evidence)
+
+
+def _of_pandas(evidence: object) -> bool:
+    return hasattr(evidence, "dropna")
 
 
 def no_name_twice(pairs: Sequence[tuple[str, object]]) -> dict[str, object]:
@@ -76,7 +86,7 @@ def no_name_twice(pairs: Sequence[tuple[str, object]]) -> dict[str, object]:
 
 
 def _finding(variable: Variable, value: object) -> int | Floats:
-    if isinstance(value, str | bool | np.bool_ | Real):
+    if isinstance(value, str | bool | np.bool_ | Real) and value == value:
         return state_index(variable, value)
     if isinstance(value, Mapping | Sequence | np.ndarray):
         likelihood = _likelihood(variable, value)
@@ -85,7 +95,10 @@ def _finding(variable: Variable, value: object) -> int | Floats:
         if len(possible) == 1 and likelihood[possible[0]] == 1:
             return int(possible[0])
         return likelihood
-    raise EvidenceError(f"{variable.name!r} cannot be {value!r}; give a state ({', '.join(variable.states)}), its index or a likelihood")
+    states = ", ".join(variable.states)  # an empty value may be a mistake: None and NA are states in some networks
+    raise EvidenceError(
+        f"{variable.name!r} cannot be {value!r}; give a state ({states}), its index or a likelihood, or leave it out if not observed"
+    )
 
 
 def state_index(variable: Variable, value: object) -> int:

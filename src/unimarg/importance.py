@@ -135,21 +135,20 @@ class Estimator:
         self._known: tuple[tuple[int, int], tuple[Floats, Floats]] | None = None  # samples and witnesses, and the moments of so many
         self._beyond = 0.0  # the most that witnesses add to a variance
 
-    def run(self, limits: Limits, seed: int = 0, chunk: int | None = None, progress: Callable[[int, float], None] | None = None) -> None:
-        """Samples until one of the limits."""
+    def run(self, limits: Limits, seed: int = 0, chunk: int | None = None, progress: Callable[[int, float], object] | None = None) -> None:
+        """Samples until one of the limits, or until ``progress`` answers True."""
         key, size, began = key_from_seed(seed), -(-(chunk or chunk_size(self.frame)) // NET) * NET, time.perf_counter()
         with ThreadPoolExecutor(side_by_side()) as pool, ThreadPoolExecutor(1) as beside:
             while goal := self.look(limits):
                 while self.total.samples < goal:
                     hearing = beside.submit(self.hear, seed, size, self.total.samples) if self.witness else None
                     self._advance(pool, self.draw, self.total, key, size, goal)
-                    late = time.perf_counter() - began > limits.seconds
+                    spent = time.perf_counter() - began
+                    late = bool(progress and progress(self.total.samples, spent)) or spent > limits.seconds
                     if hearing:
                         hearing.result()
                         if late or self.total.samples >= goal:
                             self.hear(seed, size, self.total.samples, to_the_last=True)
-                    if progress:
-                        progress(self.total.samples, time.perf_counter() - began)
                     if late:
                         return
 

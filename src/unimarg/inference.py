@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, overload
 
 from unimarg.errors import EvidenceError
+from unimarg.evidence import one_set
 from unimarg.formats.interop import AnyNetwork, as_network
 from unimarg.frame import frame_of
 from unimarg.network import Network
@@ -52,7 +53,9 @@ def infer(
     """Posterior marginals without a trained model.
 
     ``method`` is auto, exact, prior, lookahead or adaptive. ``options``: ``samples``, ``target_error`` (the largest standard error over the
-    targets; None: draw all samples), ``seconds``, ``structure``, ``seed``; ``memory`` (of exact: bytes, 4 GiB if not given).
+    targets; None: draw all samples), ``seconds``, ``structure``, ``seed``; ``memory`` (of exact: bytes, 4 GiB if not given);
+    ``progress`` (told the samples and seconds so far, again and again; the answer True ends the drawing). An option that has no effect on
+    the method is an error; ``auto`` takes all but ``memory``.
     For several evidence sets give a list of them: the answers are a list too, each with its own stopping and status; where one alone would
     be an error (impossible evidence, exact inference too expensive) it has the status ``failed`` and says why. On an accelerator ``auto``
     and ``lookahead`` draw many sets in one call.
@@ -71,7 +74,7 @@ def answer(net: Network, model: Marginalizer | None, evidence: Any, targets: Seq
     made = Options(**options)
     made.limits()
     targets = None if targets is None else [net.names[i] for i in net.find_all(targets)]
-    if evidence is None or isinstance(evidence, Mapping) or not isinstance(evidence, Iterable):
+    if one_set(evidence):
         return Asked(net, model, evidence, targets, made).by(method)
     asked = [_one_of_several(net, model, number, e, targets, made) for number, e in enumerate(evidence)]
     if method == "um":

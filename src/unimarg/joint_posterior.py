@@ -26,7 +26,7 @@ from unimarg.formats.interop import AnyNetwork, as_network
 from unimarg.importance import DEFAULT_SAMPLES, ENOUGH, MISSES, Drawn, Estimator, chunk_size, first_sample
 from unimarg.nets import NET
 from unimarg.network import Floats, Ints, Network
-from unimarg.query import EXACT_MEMORY, Asked, Options, check
+from unimarg.query import DRAW_NONE, EXACT_MEMORY, Asked, Options, check
 from unimarg.sums import SUMS
 from unimarg.walk import Origin
 from unimarg.weighted import Weighted, spreads_of
@@ -71,9 +71,9 @@ def posterior_samples(
     net: Network, model: Marginalizer | None, evidence: Any, n: int, targets: Any, method: str, weighted: bool | None, **options: Any
 ) -> Any:
     """``sample_posterior`` of networks and models."""
-    check(method, model, options)
-    if method in ("exact", "um"):
+    if method in DRAW_NONE:
         raise UsageError(f"samples come from a sampling method or auto, not from {method!r}")
+    check(method, model, options)
     if weighted is False and method == "auto":
         raise UsageError("weighted=False gives the raw draws of a proposal: name it, e.g. method='sequential'")
     if weighted not in (None, True, False):

@@ -6,6 +6,7 @@ UM(e)_i(k) ~ P(X_i = k | e)        for all i at once, in one forward pass (paper
 from __future__ import annotations
 
 import time
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
@@ -18,7 +19,7 @@ import numpy as np
 
 from unimarg.encoding import encode, one_hot, starts
 from unimarg.errors import EvidenceError, ImpossibleEvidenceError, UsageError, no_state_left
-from unimarg.evidence import Evidence, parse_evidence
+from unimarg.evidence import Evidence, one_set, parse_evidence
 from unimarg.masking import can_show
 from unimarg.network import Floats, Network
 from unimarg.posterior import Posterior
@@ -91,7 +92,7 @@ class Marginalizer:
         independent, hybrid, message, lookahead, adaptive, sequential. ``options``: ``samples``, ``target_error`` (the largest
         standard error over the targets; None: draw all samples), ``seconds``, ``beta`` (of hybrid: a number, one for each variable, a
         mapping by name, a function of states and evidence, "fit"), ``structure``, ``seed``, ``memory`` (of exact: bytes).
-        For a list of evidence sets there is a list of answers.
+        An option that has no effect on the method is an error. For a list of evidence sets there is a list of answers.
         """
         from unimarg.inference import answer
 
@@ -159,10 +160,23 @@ class Marginalizer:
 
     def about_one_shot(self, evidence: Evidence) -> str:
         """What an answer by one forward pass says of itself."""
-        unseen = [repr(self.net.names[i]) for i in sorted(evidence.telling) if not self.observable[i]]
-        more = f" and {len(unseen) - 3} more" if len(unseen) > 3 else ""
-        warning = f"; not to be trusted: training never showed a finding on {', '.join(unseen[:3])}{more}, use another method"
-        return "one forward pass, without an error of its own" + warning * bool(unseen)
+        unseen = [i for i in evidence.telling if not self.observable[i]]
+        return "one forward pass, without an error of its own" + (f"; not to be trusted: {self._never_shown(unseen)}" if unseen else "")
+
+    def _never_shown(self, nodes: Iterable[int]) -> str:
+        names = [repr(self.net.names[i]) for i in sorted(nodes)]
+        more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+        return f"training never showed a finding on {', '.join(names[:3])}{more}, use another method"
+
+    def unseen(self, states: np.ndarray) -> np.ndarray:
+        """bool ``[rows, nodes]``, True where training never showed a finding such as here."""
+        return (states >= 0) & ~self.observable
+
+    def warn(self, rows: int, nodes: Iterable[int], stacklevel: int = 2) -> None:
+        """Of so many rows of a table with findings on nodes that training never showed."""
+        if rows:
+            which = f"{rows:,} rows are" if rows > 1 else "1 row is"
+            warnings.warn(f"{which} not to be trusted: {self._never_shown(nodes)}", stacklevel=stacklevel + 1)
 
     def _without_error(self, evidence: Evidence, row: Floats, nodes: Sequence[int], seconds: float) -> Posterior:
         edges = np.cumsum([0, *self.net.cards])
@@ -176,10 +190,13 @@ class Marginalizer:
         candidates: Sequence[str] | None = None,
         costs: Mapping[str, float] | None = None,
     ) -> pd.DataFrame:
-        """What to ask next, best first, as ``unimarg.next_questions``: every answer to every question in one batched pass."""
+        """What to ask next, best first, as ``unimarg.next_questions``: every answer to every question in one batched pass.
+
+        Unless there are ``candidates``, about variables that training showed findings on.
+        """
         from unimarg.questions import rank
 
-        return rank(self.net, self.answers, evidence, targets, candidates, costs)
+        return rank(self.net, self.answers, evidence, targets, candidates, costs, np.flatnonzero(self.observable).tolist())
 
     def explain(self, evidence: Mapping[str, object] | None, target: str, state: str | None = None) -> pd.DataFrame:
         """Which findings moved a target most, as ``unimarg.explain``: the evidence less each finding, in one batched pass."""
@@ -224,10 +241,8 @@ class Marginalizer:
         """
         import pandas as pd
 
-        from unimarg.tables import states_from_frame
-
         nodes = self.net.find_all(targets)
-        found = self.marginals_of_states(states_from_frame(self.net, frame), rule_out)
+        found = self._marginals_of_frame(frame, rule_out)
         columns = [(self.net.names[i], s) for i in nodes for s in self.net.variables[i].states]
         index = pd.MultiIndex.from_tuples(columns, names=["variable", "state"])
         return pd.DataFrame(found if targets is None else found[:, self.slots(nodes)], index=frame.index, columns=index)
@@ -236,14 +251,21 @@ class Marginalizer:
         """The most probable state of every variable on its own, row by row: labels, a column for each target (all if None)."""
         import pandas as pd
 
-        from unimarg.tables import states_from_frame
-
         nodes = self.net.find_all(targets)
-        found = self.marginals_of_states(states_from_frame(self.net, frame))
+        found = self._marginals_of_frame(frame)
         best = {
             self.net.names[i]: np.array(self.net.variables[i].states, dtype=object)[found[:, self.slots([i])].argmax(axis=1)] for i in nodes
         }
         return pd.DataFrame(best, index=frame.index)
+
+    def _marginals_of_frame(self, frame: pd.DataFrame, rule_out: bool = True) -> np.ndarray:
+        """With a warning where training never showed such findings."""
+        from unimarg.tables import states_from_frame
+
+        states = states_from_frame(self.net, frame)
+        unseen = self.unseen(states)
+        self.warn(int(unseen.any(axis=1).sum()), np.flatnonzero(unseen.any(axis=0)), stacklevel=3)
+        return self.marginals_of_states(states, rule_out)
 
     def slots(self, nodes: Sequence[int]) -> np.ndarray:
         """Where the states of some nodes are, when those of all lie side by side."""
@@ -272,9 +294,7 @@ class Marginalizer:
 
     def embed(self, evidence: Mapping[str, object] | Iterable[Mapping[str, object]] | None) -> np.ndarray:
         """The trunk's last hidden layer, ``[width]`` or ``[rows, width]``: features for learning downstream."""
-        single = evidence is None or isinstance(evidence, Mapping)
-        if not single and not isinstance(evidence, Iterable):
-            raise EvidenceError(f"evidence must be a mapping from variable to state, or a list of such, not {type(evidence).__name__}")
+        single = one_set(evidence)
         rows: list[Any] = [evidence] if single else list(evidence)  # pyright: ignore[reportArgumentType]
         (out,) = self._forward(*self.arrays([parse_evidence(self.net, e) for e in rows]), output="features")
         return out[0] if single else out

@@ -42,6 +42,8 @@ if TYPE_CHECKING:
 
 WITHOUT_MODEL = ("auto", "exact", "prior", "lookahead", "adaptive")
 WITH_MODEL = (*WITHOUT_MODEL, "um", "independent", "hybrid", "message", "sequential")
+DRAW_NONE = ("exact", "um")
+OF_SAMPLES = ("samples", "target_error", "seconds", "structure", "seed")  # options of the others
 TARGET_ERROR = 0.005
 DEFAULT_BETA = 0.25  # the paper finds .1 to .5 good
 EXACT_ENTRIES = 1 << 22  # of the cliques of a query that auto answers exactly: well below a second
@@ -51,7 +53,7 @@ PILOT = 20 << 10  # samples by which auto judges a proposal
 LEAST_NETS = 16  # from which on samples are drawn in nets
 POOR = 0.05  # effective samples per sample below which auto looks for another proposal
 
-Progress = Callable[[int, float], None]  # samples so far, seconds
+Progress = Callable[[int, float], object]  # samples so far, seconds; True ends the drawing with what there is
 
 
 @dataclass(frozen=True)
@@ -82,7 +84,7 @@ class Options:
 
 
 def check(method: str, model: Marginalizer | None, options: Mapping[str, Any]) -> None:
-    """Whether there is such a method, and such options."""
+    """Whether there is such a method, and such options, each with an effect."""
     if method not in WITH_MODEL:
         raise UsageError(f"there is no method {method!r}; {closest(method, WITH_MODEL)}")
     if model is None and method not in WITHOUT_MODEL:
@@ -93,6 +95,9 @@ def check(method: str, model: Marginalizer | None, options: Mapping[str, Any]) -
     for name, only in (("beta", "hybrid"), ("memory", "exact")):
         if method != only and options.get(name) is not None:
             raise UsageError(f"{name} is for the method {only!r}, and this is {method!r}")
+    for name in OF_SAMPLES:
+        if method in DRAW_NONE and options.get(name) is not None:
+            raise UsageError(f"{name} is for methods that draw samples, and {method!r} draws none: leave it out, or use 'auto'")
 
 
 class Asked:
@@ -223,7 +228,14 @@ class Asked:
             estimator.draw = self._sampler(estimator.given)
             estimator.next_look = max(estimator.next_look, estimator.total.samples + chunk_size(self.frame))  # all of a call counts
         left = replace(limits, seconds=limits.seconds - self.seconds())
-        estimator.run(left, self.options.seed, progress=self.options.progress)
+        estimator.run(left, self.options.seed, progress=self._told if self.options.progress else None)
+
+    def _told(self, samples: int, seconds: float) -> bool:
+        """Whether to stop; then no time is left for another proposal either."""
+        stop = self.options.progress is not None and self.options.progress(samples, seconds) is True
+        if stop:
+            self.limits = replace(self.limits, seconds=0.0)
+        return stop
 
     def estimator(self, method: str) -> Estimator:
         """Ready to draw from a proposal."""

@@ -46,7 +46,7 @@ def next_questions(
     [{'variable': 'wet', 'gain': 0.2013, 'cost': 1.0, 'gain_per_cost': 0.2013}]
     """
     net = as_network(net)
-    return rank(net, exact_answers(net), evidence, targets, candidates, costs)
+    return rank(net, exact_answers(net), evidence, targets, candidates, costs, range(len(net)))
 
 
 def rank(
@@ -56,15 +56,16 @@ def rank(
     targets: Sequence[str],
     candidates: Sequence[str] | None,
     costs: Mapping[str, float] | None,
+    askable: Sequence[int],
 ) -> pd.DataFrame:
-    """``next_questions`` by any way to answer."""
+    """``next_questions`` by any way to answer; unless there are candidates, about nodes that are ``askable``."""
     import pandas as pd
 
     given = parse_evidence(net, evidence)
     wanted = _nodes(net, targets, "targets")
     if not wanted:
         raise UsageError("next_questions needs at least one target")
-    asked = [i for i in range(len(net)) if i not in wanted] if candidates is None else _nodes(net, candidates, "candidates")
+    asked = [i for i in askable if i not in wanted] if candidates is None else _nodes(net, candidates, "candidates")
     asked = [i for i in asked if i not in given.nodes]
     prices = _prices(net, costs)
     known = [*asked, *(t for t in wanted if t not in asked)]

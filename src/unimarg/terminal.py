@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
+from rich.console import Console, Group
 from rich.markup import escape
 from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as ProgressBar
@@ -80,18 +80,18 @@ def questions(frame: pd.DataFrame) -> Grid:
     return grid
 
 
-def influence(frame: pd.DataFrame) -> Grid:
+def influence(frame: pd.DataFrame) -> Group:
     """What ``explain`` gives: findings, strongest first."""
     facts = frame.attrs
-    grid = Grid(box=None, pad_edge=False, title_justify="left")
-    grid.title = plain(f"{facts['target']} = {facts['state']}: {facts['probability']:.4f}, without any finding {facts['prior']:.4f}")
+    title = plain(f"{facts['target']} = {facts['state']}: {facts['probability']:.4f}, without any finding {facts['prior']:.4f}")
+    grid = Grid(box=None, pad_edge=False)
     for name in ("finding", "state"):
         grid.add_column(name, no_wrap=True)
     for name in ("without it", "shift", "log odds"):
         grid.add_column(name, no_wrap=True, justify="right")
     for name, state, without, shift, odds in frame.itertuples(index=False):
         grid.add_row(plain(name), plain(state), f"{without:.4f}", f"{shift:+.4f}", f"{odds:+.3f}")
-    return grid
+    return Group(title, grid if len(frame) else "there are no findings")
 
 
 def summary(frame: pd.DataFrame) -> Grid:

@@ -13,6 +13,7 @@ import time
 import warnings
 from collections.abc import Callable
 from os import PathLike
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
@@ -89,6 +90,7 @@ def train(
     mask: Mask | None = None,
     checkpoint: str | PathLike[str] | None = None,
     resume: bool = False,
+    force: bool = False,
     progress: Callable[[Progress], None] | None = None,
     held_out: int = 0,
     **options: Any,
@@ -100,8 +102,8 @@ def train(
     ``student=0`` (no student for sequential importance sampling), ``labels="sample"`` (what to learn from: outcomes as in the paper,
     or "exact" posteriors, means of "weighted" samples, or outcomes made "soft"), ``rare=0`` (no preference for rare findings),
     ``virtual=0.2`` (that share of what is shown as uncertain findings).
-    With ``checkpoint`` the run is saved in that file every minute and at the end; ``resume`` goes on with an
-    unfinished one, which is not written over otherwise. Ctrl-C ends a run early: what there is, is saved and returned.
+    With ``checkpoint`` the run is saved in that file every minute and at the end; a model that is there, finished or not, is written over
+    with ``force`` only, and ``resume`` goes on with an unfinished one. Ctrl-C ends a run early: what there is, is saved and returned.
     ``held_out`` evidence sets, of the family ``random``, are judged every few seconds: the mean absolute error goes to ``progress``
     and, as (step, error), into the model's history. Their answers are exact, or where that is out of reach from a long run of importance
     sampling, whose mean standard error the history has too; the time to find them is not of the budget. The weights do not depend on it.
@@ -113,16 +115,24 @@ def train(
     held_out = whole_number(held_out, "the number of held-out evidence sets", 0, 10**5)
     if resume and checkpoint is None:
         raise UsageError("resume needs a checkpoint to go on from")
+    if resume and force:
+        raise UsageError("resume goes on with a run and force writes over it: choose one")
     if checkpoint is not None:
         if not isinstance(checkpoint, str | PathLike):
             raise UsageError(f"a checkpoint is the path of a file, not {checkpoint!r}")
         check_writable(checkpoint)
-        run = None if resume else unfinished(checkpoint)
-        if run:
-            done, planned = run
-            found = f"{checkpoint} holds an unfinished run, at step {done} of {planned}"
-            raise UsageError(f"{found}: go on with it (resume=True, --resume), or remove it first")
+        if not (resume or force):
+            _keep(checkpoint)
     return _Run(net, made, seed, limits, start, checkpoint, progress, held_out).go(resume)
+
+
+def _keep(checkpoint: str | PathLike[str]) -> None:
+    """A model in the file is not to be lost."""
+    if run := unfinished(checkpoint):
+        found = f"an unfinished run, at step {run[0]} of {run[1]}: go on with it (resume=True, --resume)"
+        raise UsageError(f"{checkpoint} holds {found}, or write over it (force=True, --force)")
+    if Path(checkpoint).is_file():
+        raise UsageError(f"{checkpoint} is there already: choose another name, or write over it (force=True, --force)")
 
 
 class _Run:

@@ -34,12 +34,16 @@ Progress = Callable[[int, float], None]  # rows so far, share of the input
 
 @dataclass(frozen=True)
 class Scored:
-    """What was done: rows read, those set aside as bad, those that an earlier run had done, seconds of this run."""
+    """What was done: rows read, those set aside as bad, those that an earlier run had done, seconds of this run.
+
+    ``doubtful`` are the rows of this run with findings that training never showed, of which a warning tells, too.
+    """
 
     rows: int
     bad: int
     resumed: int
     seconds: float
+    doubtful: int = 0
 
 
 def score(
@@ -93,7 +97,8 @@ def score(
     if not done:
         parts.write(0, answers.of(Batch([[] for _ in source.columns], []), 0)[0], [], answers.types)
     count = parts.join(answers.header, ["row", "line", "reason", *source.columns])
-    return Scored(total, count, min(resumed * size, total), time.perf_counter() - start)
+    model.warn(answers.doubtful, answers.unseen)
+    return Scored(total, count, min(resumed * size, total), time.perf_counter() - start, answers.doubtful)
 
 
 class _Answers:
@@ -103,6 +108,7 @@ class _Answers:
         self.model, self.source, self.nodes, self.method, self.keep = model, source, nodes, method, keep
         self.types = {name: getattr(source, "types", {}).get(name, "string") for name in keep}
         self.names = [f"{model.net.names[i]}={state}" for i in nodes for state in model.net.variables[i].states]
+        self.doubtful, self.unseen = 0, set[int]()  # rows with findings that training never showed, and the nodes of these
         extra = ["method", "status", "largest_error"] if method == "auto" else []
         self.header = ["row", *keep, *self.names, *extra]
         if len(set(self.header)) < len(self.header):
@@ -128,6 +134,9 @@ class _Answers:
         found, contradiction = self.model.answers_of_states(states)
         for r in np.flatnonzero(contradiction >= 0).tolist():
             wrong[r] = no_state_left(self.model.net.names[contradiction[r]])
+        unseen = self.model.unseen(np.delete(states, list(wrong), axis=0))
+        self.doubtful += int(unseen.any(axis=1).sum())
+        self.unseen.update(np.flatnonzero(unseen.any(axis=0)).tolist())
         return (found if self.nodes == list(range(len(self.model.net))) else found[:, self.model.slots(self.nodes)]), {}
 
     def _one_by_one(self, states: np.ndarray, wrong: dict[int, str]) -> tuple[np.ndarray, dict[str, list[Any]]]:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 SHOWN = 5  # targets or questions in a list
 LEAST = 0.001  # nats: below this a question is not worth asking
-HELP = "a number or a state answers, s skips, u undoes, q stops; NAME=STATE tells something else"
+HELP = "a state or its number answers, s skips, u undoes, q stops; NAME=STATE tells something else"
 
 
 @app.command()
@@ -104,9 +104,14 @@ class Interview:
         worth = f"[dim]expected to tell {gain:.3f} of {table.attrs['entropy']:.3f} nats[/dim]"
         self.console.print()
         self.console.print(terminal.plain(f"{name}?"), worth)
-        for k, state in enumerate(self.net.variables[self.net.index[name]].states, 1):
-            self.console.print(terminal.plain(f"  {k}  {state}"))
+        for number, state in self.menu(name):
+            self.console.print(terminal.plain(f"  {number}  {state}"))
         return name
+
+    def menu(self, name: str) -> list[tuple[str, str]]:
+        """States with the numbers that they have in ``-e NAME=NUMBER`` too; without them where numbers are names of states."""
+        states = self.net.variables[self.net.index[name]].states
+        return [("" if any(map(str.isdecimal, states)) else str(k), state) for k, state in enumerate(states)]
 
     def take(self, name: str | None) -> bool:
         """Lines until one is understood; whether to go on."""
@@ -127,21 +132,20 @@ class Interview:
                 self.console.print(str(e), markup=False)
 
     def understand(self, text: str, name: str | None) -> None:
-        states = () if name is None else self.net.variables[self.net.index[name]].states
+        menu = [] if name is None else self.menu(name)
+        answers = dict(menu) | {state: state for _, state in menu}
         now = (self.findings, self.skipped)
         if text.lower() == "u":
             if not self.before:
                 raise UsageError("there is nothing to undo")
             self.findings, self.skipped = self.before.pop()
             return self.show()
-        if "=" in text and text not in states:
+        if "=" in text and text not in answers:
             self.tell(findings_of(self.net, None, [text]))
         elif name is not None and text.lower() == "s":
             self.skipped |= {name}
-        elif name is not None and text in states:
-            self.tell({name: text})
-        elif name is not None and text.isdecimal() and 1 <= int(text) <= len(states):
-            self.tell({name: states[int(text) - 1]})
+        elif name is not None and text and text in answers:
+            self.tell({name: answers[text]})
         else:
             raise UsageError(HELP)
         self.before.append(now)

@@ -33,8 +33,11 @@ EvidenceOption = Annotated[
         "-e",
         "--evidence",
         metavar="NAME=STATE",
-        help="A finding, or a likelihood: NAME=yes:0.9,no:0.2 (0 if left out). Repeatable.",
+        help="A finding: a state or its number, from 0; or a likelihood: NAME=yes:0.9,no:0.2 (0 if left out). Repeatable.",
     ),
+]
+TargetOption = Annotated[
+    list[str] | None, typer.Option("-t", "--target", help="A variable to report, or a group of them; all if not given. Repeatable.")
 ]
 CaseOption = Annotated[Path | None, typer.Option("--case", help="A JSON file with evidence as an object.")]
 SeedOption = Annotated[int, typer.Option(help="The same seed gives the same answer.")]

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 @app.command()
 def info(
     network: ModelArgument,
+    variables: Annotated[bool, typer.Option("--variables", help="List the variables too, with their states.")] = False,
     plot: Annotated[Path | None, typer.Option("--plot", help="Draw the graph too: .png, .svg or .pdf.")] = None,
     around: Annotated[str | None, typer.Option(help="Draw only what is near this variable.")] = None,
     distance: Annotated[int, typer.Option(help="How many arcs are near.")] = 1,
@@ -26,7 +27,7 @@ def info(
 ) -> None:
     """Describe a network or a trained model.
 
-    Example: unimarg info alarm --plot alarm.png
+    Example: unimarg info alarm --variables --plot alarm.png
     """
     model = model_of(network)
     net = network_of(network) if model is None else model.net
@@ -37,12 +38,15 @@ def info(
         check_path(plot)
         save(network_figure(net, around, distance), plot)
     facts = network_facts(net) | ({} if model is None else model_facts(model))
+    states = {v.name: list(v.states) for v in net.variables} if variables else {}
     if as_json:
-        return print(json.dumps(facts, indent=2))
+        return print(json.dumps(facts | ({"states": states} if variables else {}), indent=2))
     from unimarg import terminal
 
     shown = {name: value for name, value in facts.items() if name != "recipe" and value not in ({}, [])}
     terminal.console().print(terminal.columns((name.replace("_", " "), _fact(value)) for name, value in shown.items()))
+    if variables:
+        terminal.console().print("", terminal.columns((name, ", ".join(labels)) for name, labels in states.items()), sep="\n")
     return None
 
 

@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import json
+import signal
+import threading
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -14,12 +19,13 @@ from unimarg.cli.common import (
     EvidenceOption,
     JsonOption,
     ModelArgument,
-    SeedOption,
+    TargetOption,
     app,
     findings_of,
     finite,
     model_of,
     network_of,
+    variables_of,
 )
 from unimarg.errors import UsageError
 
@@ -29,18 +35,20 @@ if TYPE_CHECKING:
 
 
 METHODS = "auto, exact, prior, lookahead, adaptive; of a trained model also um (one pass), independent, hybrid, message, sequential."
-TargetOption = Annotated[list[str] | None, typer.Option("-t", "--target", help="A variable to report; all if not given. Repeatable.")]
 MethodOption = Annotated[str, typer.Option(help=METHODS)]
 SamplesOption = Annotated[int | None, typer.Option(help="Draw so many, whatever the error, unless a target error is given too.")]
 TargetErrorOption = Annotated[
     float | None, typer.Option(help="Stop when the largest standard error is below; 0.005 if neither this nor --samples is given.")
 ]
 SecondsOption = Annotated[float | None, typer.Option(help="Stop drawing after this time.")]
+SeedOption = Annotated[int | None, typer.Option(help="Of what is drawn: the same seed gives the same answer. 0 if not given.")]
 BetaOption = Annotated[str | None, typer.Option(help="Of hybrid: how much of the network, 0 to 1, or 'fit' to try a few.")]
 StructureOption = Annotated[
     bool, typer.Option("--structure/--no-structure", help="Whether nodes without findings below keep their tables; the paper: no.")
 ]
-MemoryOption = Annotated[float, typer.Option(help="GiB that --method exact, and --explain without a model, may use.")]
+MemoryOption = Annotated[
+    float | None, typer.Option(help="GiB that --method exact, and --explain without a model, may use; 4 if not given.")
+]
 JointOption = Annotated[
     list[str] | None, typer.Option("--joint", metavar="NAME", help="Report combinations of the variables named so. Repeatable.")
 ]
@@ -68,8 +76,8 @@ def query(
     seconds: SecondsOption = None,
     beta: BetaOption = None,
     structure: StructureOption = True,
-    seed: SeedOption = 0,
-    memory: MemoryOption = 4.0,
+    seed: SeedOption = None,
+    memory: MemoryOption = None,
     joint: JointOption = None,
     most_probable: MostProbableOption = False,
     explain: ExplainOption = None,
@@ -78,13 +86,15 @@ def query(
 ) -> None:
     """Posterior marginals given evidence, with their errors and how far to trust them. Exit code 1 where they are not to be trusted.
 
+    Ctrl-C ends the sampling: the answer is that of the samples so far, and the exit code 130.
+
     Example: unimarg query asia -e dysp=yes -e smoke=no -t lung
     """
     model = model_of(network)
     net = network_of(network) if model is None else model.net
     if method == "um" and model is None:
         raise UsageError(f"method 'um' needs a trained model, which {network} is not; make one with: unimarg train {network} -o model.um")
-    if not memory > 0:
+    if memory is not None and not memory > 0:
         raise UsageError(f"memory must be a positive number of GiB, not {memory}")
     if sum(map(bool, (joint, most_probable, explain))) > 1:
         raise UsageError("--joint, --most-probable and --explain are different questions: ask one at a time")
@@ -92,31 +102,33 @@ def query(
         raise UsageError("-t asks for marginals: it does not go with --joint, --most-probable or --explain")
     if plot is not None:
         _check_plot(plot, alone=not (joint or most_probable or explain))
+    given = {"samples": samples, "target_error": target_error, "seconds": seconds, "beta": _beta(beta), "seed": seed}
+    given |= {"structure": None if structure else False, "memory": None if memory is None else memory * 2**30}
+    options = {name: value for name, value in given.items() if value is not None}
     findings = findings_of(net, case, evidence or [])
     if explain:
         if method not in ("auto", "um" if model else "exact"):
             raise UsageError(f"--explain goes by one pass of a model, or exactly where a network is given: not by --method {method}")
-        return _query_explain(model or net, findings, explain, memory, as_json)
+        _only("--explain", options, () if model else ("memory",))
+        return _query_explain(model or net, findings, explain, options, as_json)
     if method == "auto":
         from unimarg.query import only_question
 
         only_question(net, model)
     if most_probable:
-        return _query_most_probable(model or net, findings, seed, as_json)
-    if target_error is None and samples is None:
-        target_error = 0.005
-    options = {
-        "samples": samples,
-        "target_error": target_error,
-        "seconds": seconds,
-        "beta": _beta(beta),
-        "structure": structure,
-        "seed": seed,
-        "memory": memory * 2**30 if method == "exact" else None,
-    }
+        _only("--most-probable", options | ({} if method == "auto" else {"method": method}), ("seed",))
+        return _query_most_probable(model or net, findings, seed or 0, as_json)
+    if samples is not None:
+        options["target_error"] = target_error  # all of them are drawn unless there is one
     if joint:
         return _query_joint(model or net, findings, joint, method, options, as_json)
-    return _query_marginals(model or net, findings, target, method, options, plot, as_json)
+    return _query_marginals(model or net, findings, variables_of(net, target or []), method, options, plot, as_json)
+
+
+def _only(question: str, options: Iterable[str], used: Collection[str]) -> None:
+    for name in options:
+        if name not in used:
+            raise UsageError(f"--{name.replace('_', '-')} has no effect on {question}: leave it out")
 
 
 def _check_plot(path: Path, alone: bool) -> None:
@@ -139,41 +151,68 @@ def _beta(text: str | None) -> str | float | None:
 def _query_marginals(
     source: Network | Marginalizer,
     findings: dict[str, Any],
-    target: list[str] | None,
+    targets: list[str],
     method: str,
     options: dict[str, Any],
     plot: Path | None,
     as_json: bool,
 ) -> None:
     from unimarg import terminal
+    from unimarg.inference import infer
     from unimarg.marginalizer import Marginalizer
 
-    if method == "exact":
-        from unimarg.exact import exact
-
-        net = source.net if isinstance(source, Marginalizer) else source
-        post = exact(net, findings, target or None, memory=options["memory"])
-    else:
-        from unimarg.inference import infer
-
-        ask: Any = source.query if isinstance(source, Marginalizer) else partial(infer, source)
-        with terminal.sampling_bar(options["samples"], options["seconds"]) as progress:
-            post = ask(findings, target or None, method=method, progress=progress, **options)
-    shown = [name for name in post if target or name not in findings] or list(post)
+    ask: Any = source.query if isinstance(source, Marginalizer) else partial(infer, source)
+    with terminal.sampling_bar(options.get("samples"), options.get("seconds")) as show, _Stop(show) as stop:
+        post = ask(findings, targets or None, method=method, progress=stop.progress, **options)
+    post = replace(post, message=stop.say(post.samples, post.message))
+    shown = [name for name in post if targets or name not in findings] or list(post)
     if plot is not None:
         from unimarg.plots import save_posterior
 
         save_posterior(post, shown, plot)
     if as_json:
-        print(json.dumps(post.to_dict() | {"evidence": findings, "seed": options["seed"]}, indent=2, allow_nan=False))
+        print(json.dumps(post.to_dict() | {"evidence": findings, "seed": options.get("seed", 0)}, indent=2, allow_nan=False))
     else:
         terminal.console().print(terminal.bars(post, shown), terminal.trust(post), sep="\n")
-    _distrust(post.status)
+    stop.exit(post.status)
 
 
-def _distrust(status: str) -> None:
-    if status == "failed":
-        raise typer.Exit(1)
+class _Stop:
+    """Ctrl-C ends the sampling with what there is; a second one ends everything, and so does one before there are samples."""
+
+    def __init__(self, show: Callable[[int, float], object] | None):
+        self.show, self.drawn, self.stopped = show, 0, False
+        self.before = signal.getsignal(signal.SIGINT)
+        self.possible = callable(self.before) and threading.current_thread() is threading.main_thread()
+
+    def __enter__(self) -> _Stop:
+        if self.possible:
+            signal.signal(signal.SIGINT, self.interrupt)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.possible:
+            signal.signal(signal.SIGINT, self.before)
+
+    def interrupt(self, number: int, frame: FrameType | None) -> None:
+        if self.drawn and not self.stopped:
+            self.stopped = True
+        elif callable(self.before):
+            self.before(number, frame)
+
+    def progress(self, samples: int, seconds: float) -> bool:
+        self.drawn = samples
+        if self.show is not None:
+            self.show(samples, seconds)
+        return self.stopped
+
+    def say(self, samples: int, message: str) -> str:
+        told = f"stopped by Ctrl-C after {samples:,} samples" if self.stopped else ""
+        return "; ".join(m for m in (told, message) if m)
+
+    def exit(self, status: str) -> None:
+        if self.stopped or status == "failed":
+            raise typer.Exit(130 if self.stopped else 1)
 
 
 def _query_joint(
@@ -184,14 +223,15 @@ def _query_joint(
     from unimarg.marginalizer import Marginalizer
 
     ask: Any = source.joint if isinstance(source, Marginalizer) else partial(joint, source)
-    with terminal.sampling_bar(options["samples"], options["seconds"]) as progress:
-        frame = ask(findings, names, method=method, progress=progress, **options)
+    with terminal.sampling_bar(options.get("samples"), options.get("seconds")) as show, _Stop(show) as stop:
+        frame = ask(findings, names, method=method, progress=stop.progress, **options)
+    frame.attrs["message"] = stop.say(frame.attrs["samples"], frame.attrs["message"])
     if as_json:
         combinations = [finite(row) for row in frame.to_dict("records")]
         print(json.dumps({**finite(frame.attrs), "combinations": combinations, "evidence": findings}, indent=2, allow_nan=False))
     else:
         terminal.console().print(terminal.combinations(frame), terminal.trust_line(frame.attrs), sep="\n")
-    _distrust(str(frame.attrs["status"]))
+    stop.exit(str(frame.attrs["status"]))
 
 
 def _query_most_probable(source: Network | Marginalizer, findings: dict[str, Any], seed: int, as_json: bool) -> None:
@@ -209,22 +249,21 @@ def _query_most_probable(source: Network | Marginalizer, findings: dict[str, Any
     return terminal.console().print(f"[dim]{trust}[/dim]")
 
 
-def _query_explain(source: Network | Marginalizer, findings: dict[str, Any], name: str, memory: float, as_json: bool) -> None:
+def _query_explain(source: Network | Marginalizer, findings: dict[str, Any], name: str, options: dict[str, Any], as_json: bool) -> None:
     from unimarg import terminal
+    from unimarg.evidence import parse_evidence
     from unimarg.influence import explain
     from unimarg.marginalizer import Marginalizer
 
     by_model = isinstance(source, Marginalizer)
     names = source.net.names if by_model else source.names
     target, _, state = (name, "", "") if name in names else name.partition("=")
-    table = (
-        source.explain(findings, target, state or None)
-        if by_model
-        else explain(source, findings, target, state or None, memory=memory * 2**30)
-    )
+    ask: Any = source.explain if by_model else partial(explain, source, **options)
+    table = ask(findings, target, state or None)
+    message = source.about_one_shot(parse_evidence(source.net, findings)) if by_model else ""
     if as_json:
         rows = [finite(row) for row in table.to_dict("records")]
-        how = "um" if by_model else "exact"
-        return print(json.dumps({**table.attrs, "method": how, "findings": rows, "evidence": findings}, indent=2))
+        how = {"method": "um" if by_model else "exact", "message": message}
+        return print(json.dumps({**table.attrs, **how, "findings": rows, "evidence": findings}, indent=2))
     terminal.console().print(terminal.influence(table))
-    return terminal.console().print(f"[dim]{'one pass of the model: approximate' if by_model else 'exact'}[/dim]")
+    return terminal.console().print(message or "exact", style="dim", markup=False)

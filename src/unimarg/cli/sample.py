@@ -10,7 +10,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from unimarg.cli.common import CaseOption, EvidenceOption, NetworkArgument, SeedOption, app, findings_of, network_of
+from unimarg.cli.common import (
+    CaseOption,
+    EvidenceOption,
+    NetworkArgument,
+    SeedOption,
+    TargetOption,
+    app,
+    findings_of,
+    network_of,
+    variables_of,
+)
 
 if TYPE_CHECKING:
     from unimarg.network import Network
@@ -25,7 +35,7 @@ def sample(
     indices: Annotated[bool, typer.Option("--indices", help="Write state numbers instead of labels.")] = False,
     evidence: EvidenceOption = None,
     case: CaseOption = None,
-    target: Annotated[list[str] | None, typer.Option("-t", "--target", help="A variable to write; all if not given. Repeatable.")] = None,
+    target: TargetOption = None,
 ) -> None:
     """Draw samples as CSV, one column for each variable: of the network, or of the posterior given evidence.
 
@@ -42,7 +52,7 @@ def sample(
         check_output(output, "a table of samples", (".csv", ".csv.gz"), stream=True)
     net = network_of(network)
     findings = findings_of(net, case, evidence or [])
-    columns = net.find_all(target or None)
+    columns = net.find_all(variables_of(net, target or []) or None)
     chunks = _posterior_chunks(net, findings, n, seed) if findings else sample_chunks(net, n, seed)
     with contextlib.ExitStack() as stack:
         out = sys.stdout.buffer if output is None else stack.enter_context(replacing(str(output)))

@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from unimarg.cli.common import JsonOption, app, model_of, variables_of
+from unimarg.cli.common import JsonOption, TargetOption, app, model_of, variables_of
 from unimarg.errors import UsageError
 
 
@@ -20,9 +20,7 @@ def score(
     model: Annotated[str, typer.Argument(metavar="MODEL", help="A trained model (.um).")],
     rows: Annotated[Path, typer.Argument(help="The table: .csv, .csv.gz or .parquet; an empty cell is unobserved.")],
     output: Annotated[Path, typer.Option("-o", "--output", help="The file to write: .csv, .csv.gz or .parquet.")],
-    target: Annotated[
-        list[str] | None, typer.Option("-t", "--target", help="A variable to report, or a group of them; all if not given. Repeatable.")
-    ] = None,
+    target: TargetOption = None,
     method: Annotated[str, typer.Option(help="um: one pass for many rows. auto: exact or by sampling, row by row, with an error.")] = "um",
     keep: Annotated[list[str] | None, typer.Option("--keep", help="A column to pass on, which need not be a variable. Repeatable.")] = None,
     errors: Annotated[

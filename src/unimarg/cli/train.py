@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from unimarg.cli.common import JsonOption, NetworkArgument, SeedOption, app, network_of
+from unimarg.cli.common import JsonOption, NetworkArgument, SeedOption, app, network_of, variables_of
 from unimarg.cli.inspect import model_facts
 from unimarg.errors import UsageError, closest
 
@@ -24,8 +24,10 @@ def train(
     budget: Annotated[str, typer.Option(help="A time, everything included, or a number of steps: 60s, 10min, '20000 steps'.")] = "60s",
     seed: SeedOption = 0,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the unfinished run in the output file.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Write over a model in the output file.")] = False,
     observable: Annotated[
-        list[str] | None, typer.Option("--observable", help="A variable that can be observed; any if not given. Repeatable.")
+        list[str] | None,
+        typer.Option("--observable", help="A variable, or a group of them, that can be observed; any if not given. Repeatable."),
     ] = None,
     held_out: Annotated[
         int,
@@ -37,7 +39,7 @@ def train(
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Train a Universal Marginalizer. Ctrl-C saves and stops; --resume goes on.
+    """Train a Universal Marginalizer. Ctrl-C saves and stops; --resume goes on. A model that is there is not written over without --force.
 
     Example: unimarg train alarm -o alarm.um --budget 2min
     """
@@ -49,17 +51,15 @@ def train(
 
     if output.suffix.lower() != ".um":
         raise UsageError(f"a model is written to a .um file, not to {output.name!r}")
-    if not resume and output.resolve() == Path(network).resolve():
-        raise UsageError(f"{output} is the model that the network is taken from: write to another file, or go on with --resume")
     net = network_of(network)
-    mask = masking.observable(net, observable) if observable else None
+    mask = masking.observable(net, variables_of(net, observable)) if observable else None
     options = dict(map(_option, option or []))
     if resume and (run := unfinished(output)):
         print(f"unimarg: note: going on from step {run[0]} of {run[1]}, which is what the run's first --budget came to", file=sys.stderr)
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # a polite kill is a Ctrl-C
     try:
         with terminal.training_bar() as progress:
-            options |= {"mask": mask, "checkpoint": output, "resume": resume, "progress": progress, "held_out": held_out}
+            options |= {"mask": mask, "checkpoint": output, "resume": resume, "force": force, "progress": progress, "held_out": held_out}
             model = train(net, preset, budget, seed, **options)
     except KeyboardInterrupt:
         print("unimarg: stopped without saving", file=sys.stderr)  # before the first step, or while saving

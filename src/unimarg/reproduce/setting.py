@@ -92,7 +92,8 @@ class Setting:
         run = unfinished(path)
         resume = run is not None and run[1] == steps
         self.say(f"training the preset {preset}, {steps:,} steps" + (f", from step {run[0]:,} on" if run and resume else ""))
-        model = train(net, preset, f"{steps} steps", self.seed, checkpoint=path, resume=resume, **OPTIONS[preset][self.quick])
+        options = {"checkpoint": path, "resume": resume, "force": run is None, **OPTIONS[preset][self.quick]}
+        model = train(net, preset, f"{steps} steps", self.seed, **options)
         if model.history["steps"] != steps:
             raise UsageError(
                 f"the training stopped after {model.history['steps']:,} of {steps:,} steps: nothing was measured; the same command goes on"

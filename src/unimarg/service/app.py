@@ -26,6 +26,7 @@ from starlette.responses import Response, StreamingResponse
 
 from unimarg.errors import EvidenceError, UnimargError, UsageError, closest
 from unimarg.evidence import no_name_twice
+from unimarg.query import OF_SAMPLES, check
 from unimarg.service import refusal, schemas
 from unimarg.service.batching import Batcher
 from unimarg.service.guard import Guard
@@ -123,6 +124,9 @@ class Service:
         method = asked.method or ("auto" if served.model is None else "um")
         if method == "um" and served.model is None:
             raise UsageError(f"{served.name!r} is a network without a trained model: its methods are auto and exact")
+        check(
+            method, served.model, asked.model_dump(include=set(OF_SAMPLES), exclude_defaults=True)
+        )  # clients that a program made send defaults too
         for name in ("samples", "seconds"):
             given, most = getattr(asked, name), getattr(self.limits, name)
             if given is not None and given > most:
@@ -272,8 +276,8 @@ async def _some(service: Service, served: Served, cases: Sequence[dict[str, Any]
             answers[i] = refusal.trouble(e)
     if good:
         rows, contradiction = await service.batchers[served.name].ask([e for _, e in good])
-        for (i, _), row, node in zip(good, rows, contradiction.tolist(), strict=True):
-            answers[i] = refusal.trouble(served.impossible(node)) if node >= 0 else b'{"marginals":%b}' % writer.marginals(row)
+        for (i, evidence), row, node in zip(good, rows, contradiction.tolist(), strict=True):
+            answers[i] = refusal.trouble(served.impossible(node)) if node >= 0 else served.one_of_many(evidence, writer.marginals(row))
     return answers
 
 

@@ -44,8 +44,10 @@ class Query(Case):
     ] = None
     samples: Annotated[int | None, Field(ge=1, description="At most so many, of auto.")] = None
     seconds: Annotated[float | None, Field(gt=0, allow_inf_nan=False, description="At most so long, of auto.")] = None
-    target_error: Annotated[float | None, Field(gt=0, le=1, allow_inf_nan=False, description="Stop at this standard error.")] = 0.005
-    seed: Annotated[int, Field(ge=0, lt=1 << 32)] = 0
+    target_error: Annotated[float | None, Field(gt=0, le=1, allow_inf_nan=False, description="Of auto: stop at this standard error.")] = (
+        0.005
+    )
+    seed: Annotated[int, Field(ge=0, lt=1 << 32, description="Of auto.")] = 0
 
 
 class Batch(BaseModel):
@@ -93,6 +95,7 @@ class Answer(BaseModel):
 
 
 class Marginals(BaseModel):
+    message: Annotated[str, Field(description="How far to trust it.")]
     marginals: dict[str, dict[str, float]]
 
 

@@ -40,8 +40,10 @@ class Served:
 
     @cached_property
     def priors(self) -> Sequence[Floats]:
-        """P(X_i), estimated in training or here."""
-        return self.model.priors if self.model is not None else answer(self.net, None, {}, None, "auto").probabilities
+        """P(X_i), exact where that is quick, else estimated in training or here."""
+        if self.model is not None and not self._quick({}):
+            return self.model.priors
+        return answer(self.net, None, {}, None, "auto").probabilities
 
     def warm_up(self, stop: Stop) -> None:
         """What sampling compiles."""
@@ -89,6 +91,10 @@ class Served:
         facts = {"model": self.name, "method": "um", "status": "ok", "message": message, "samples": 0} | nothing
         return b'%b,"marginals":%b,"seconds":%.6f}' % (orjson.dumps(facts)[:-1], marginals, seconds)
 
+    def one_of_many(self, evidence: Evidence, marginals: bytes) -> bytes:
+        assert self.model is not None
+        return b'{"message":%b,"marginals":%b}' % (orjson.dumps(self.model.about_one_shot(evidence)), marginals)
+
     def refined(self, asked: Query, stop: Stop, tell: Tell | None = None) -> dict[str, Any]:
         """By exact inference or sampling, until ``stop``."""
 
@@ -121,9 +127,13 @@ class Served:
         self._small(evidence)
         return explain(self.net, evidence, target, state)
 
+    def _quick(self, evidence: Mapping[str, object]) -> bool:
+        """Whether exact inference is."""
+        return Asked(self.net, None, evidence, None, Options()).small()
+
     def _small(self, evidence: Mapping[str, object]) -> None:
         """Without a model these take an exact answer for each question, which must be quick."""
-        if not Asked(self.net, None, evidence, None, Options()).small():
+        if not self._quick(evidence):
             raise UsageError(f"exact inference in {self.name!r} takes too long for this; it needs a trained model")
 
 
