@@ -111,7 +111,7 @@ def test_options_reach_the_engine(capsys, model_file):
     ("options", "message"),
     [
         ("--method exact --samples 10", "samples is for methods that draw samples, and 'exact' draws none"),
-        ("--method exact --joint lung --seed 1", "seed is for methods that draw samples"),
+        ("--method exact --joint lung --seconds 1", "seconds is for methods that draw samples"),
         ("--method um --no-structure", "structure is for methods that draw samples, and 'um' draws none"),
         ("--method prior --beta 0.1", "beta is for the method 'hybrid'"),
         ("--memory 2", "memory is for the method 'exact', and this is 'auto'"),

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 WITHOUT_MODEL = ("auto", "exact", "prior", "lookahead", "adaptive")
 WITH_MODEL = (*WITHOUT_MODEL, "um", "independent", "hybrid", "message", "sequential")
 DRAW_NONE = ("exact", "um")
-OF_SAMPLES = ("samples", "target_error", "seconds", "structure", "seed")  # options of the others
+OF_SAMPLES = ("samples", "target_error", "seconds", "structure")  # options of the others; a seed does no harm to any
 TARGET_ERROR = 0.005
 DEFAULT_BETA = 0.25  # the paper finds .1 to .5 good
 EXACT_ENTRIES = 1 << 22  # of the cliques of a query that auto answers exactly: well below a second
@@ -96,7 +96,7 @@ def check(method: str, model: Marginalizer | None, options: Mapping[str, Any]) -
         if method != only and options.get(name) is not None:
             raise UsageError(f"{name} is for the method {only!r}, and this is {method!r}")
     for name in OF_SAMPLES:
-        if method in DRAW_NONE and options.get(name) is not None:
+        if method in DRAW_NONE and options.get(name) not in (None, getattr(Options, name)):
             raise UsageError(f"{name} is for methods that draw samples, and {method!r} draws none: leave it out, or use 'auto'")
 
 

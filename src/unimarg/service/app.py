@@ -124,9 +124,7 @@ class Service:
         method = asked.method or ("auto" if served.model is None else "um")
         if method == "um" and served.model is None:
             raise UsageError(f"{served.name!r} is a network without a trained model: its methods are auto and exact")
-        check(
-            method, served.model, asked.model_dump(include=set(OF_SAMPLES), exclude_defaults=True)
-        )  # clients that a program made send defaults too
+        check(method, served.model, asked.model_dump(include=set(OF_SAMPLES)))
         for name in ("samples", "seconds"):
             given, most = getattr(asked, name), getattr(self.limits, name)
             if given is not None and given > most:
