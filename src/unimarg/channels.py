@@ -31,7 +31,7 @@ def one_of(share: float, batch: int) -> int:
 
 def interleaved(some: jax.Array, every: jax.Array, k: int) -> jax.Array:
     """``every``, with its rows 0, k, 2 k and so on replaced."""
-    blocks = every.reshape(-1, k, *every.shape[1:])
+    blocks = every.reshape(every.shape[0] // k, k, *every.shape[1:])
     return jnp.concatenate([some[:, None], blocks[:, 1:]], axis=1).reshape(every.shape)
 
 

@@ -224,7 +224,10 @@ class Estimator:
             return math.inf
         square, apart = (m.weights.about(total.w / total.samples) / total.w**2 for m in (moments, total.by_sample))
         few = FEW * max(total.heaviest - 1 / total.samples, 1 / total.samples - total.lightest)
-        unseen = 1 / total.samples if self.may_vary else 0.0  # one sample of another weight, where all that were drawn have the same
+        alike = few * total.samples < 1e-5
+        unseen = (
+            1 / total.samples if self.may_vary and alike else 0.0
+        )  # one sample of another weight, where all that were drawn have the same
         return max(math.sqrt(max(square * factor, min(apart, few**2))), unseen, self._rounding)
 
     @property
