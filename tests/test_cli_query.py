@@ -127,6 +127,11 @@ def test_an_option_without_effect_is_refused(capsys, model_file, options, messag
     assert message in err
 
 
+@pytest.mark.parametrize("options", ["--explain lung --target-error 0.005 --seed 3", "--most-probable --seed 3 --target-error 0.005"])
+def test_an_option_that_says_nothing_is_not(capsys, model_file, options):
+    assert run(capsys, "query", model_file, "-e", "dysp=yes", *options.split())[0] == 0
+
+
 def test_an_answer_not_to_be_trusted_has_exit_code_1(capsys, tmp_path):
     many = range(20)
     net = um.Network(

@@ -14,6 +14,7 @@ from models import ASIA, random_model
 from serving import clinic_like, serving
 from unimarg import query
 from unimarg.evidence import parse_evidence
+from unimarg.masking import observable
 from unimarg.service import served
 from unimarg.service.batching import Batcher
 from unimarg.service.metrics import Metrics
@@ -54,6 +55,7 @@ def test_the_network_is_described(client):
         "states": ["no", "yes"],
         "parents": ["risk_0", "risk_1"],
         "prior": pytest.approx(um.exact(CLINIC.net)["disease_1"], abs=1e-7),
+        "observable": True,
     }
     asia = {v["name"]: v["prior"] for v in client.get("/v1/models/asia").json["variables"]}
     assert asia["lung"] == pytest.approx(um.exact(ASIA)["lung"], abs=1e-7)
@@ -62,6 +64,12 @@ def test_the_network_is_described(client):
 def test_priors_are_those_of_the_training_where_exact_ones_take_long(monkeypatch):
     monkeypatch.setattr(query, "EXACT_ENTRIES", 0)
     assert Served("clinic", CLINIC).priors is CLINIC.priors
+
+
+def test_what_training_never_showed_is_told():
+    model = random_model(ASIA, mask=observable(ASIA, ["dysp", "smoke"]))
+    for source, names in ((model, ["smoke", "dysp"]), (ASIA, list(ASIA.names))):
+        assert [v["name"] for v in Served("asia", source).describe()["variables"] if v["observable"]] == names
 
 
 @pytest.mark.parametrize("evidence", [{}, CASE, {"fever": {"low": 0.5, "high": 1.0}}, {"fever": [0, 1, 1]}, {"fever": 2}])

@@ -23,10 +23,12 @@ Words = tuple[jax.Array, jax.Array]  # uint32 [samples, nodes] each
 def one_of(share: float, batch: int) -> int:
     """How many samples there are for one with uncertain findings, if they are to be a share of all that is shown.
 
-    >>> one_of(0.02, 256), one_of(0.2, 256), one_of(0.02, 2)
-    (8, 4, 2)
+    At most half of what it shows is uncertain, or no sample would have findings of both kinds, as most questions do.
+
+    >>> one_of(0.02, 256), one_of(0.125, 256), one_of(0.6, 256), one_of(0.02, 2)
+    (8, 4, 1, 2)
     """
-    return next(k for k in FEW if k <= batch and k * share <= 1)
+    return next(k for k in FEW if k <= batch and (k == 1 or k * share <= 0.5))
 
 
 def interleaved(some: jax.Array, every: jax.Array, k: int) -> jax.Array:

@@ -41,7 +41,7 @@ class Recipe:
     # "auto": exact if cliques are small, else on a CPU sample, on a GPU weighted if there are rounds, else soft
     rounds: int = 0  # of belief propagation, from whose answer the network starts; 0: from the prior
     message_weight: float = 0.1  # of the message head's loss beside the marginal head's
-    virtual: float = 0.0  # share of the shown nodes that are shown through a random channel
+    virtual: float = 0.0  # share of the shown nodes that are shown through a random channel, those of a few samples (``channels``)
     rare: float = 0.0  # share of the samples that are the rarest, by what they show, of up to 64
     student: int = 0  # units of a one-layer student for SUM-IS beside the trunk; 0: none
 

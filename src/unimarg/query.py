@@ -83,6 +83,11 @@ class Options:
         return Limits(samples, math.inf if self.seconds is None else float(self.seconds), self.target_error)
 
 
+def is_default(name: str, value: Any) -> bool:
+    """Whether an option says nothing, written out or not."""
+    return value is None or (np.isscalar(value) and value == getattr(Options, name))
+
+
 def check(method: str, model: Marginalizer | None, options: Mapping[str, Any]) -> None:
     """Whether there is such a method, and such options, each with an effect."""
     if method not in WITH_MODEL:
@@ -96,7 +101,7 @@ def check(method: str, model: Marginalizer | None, options: Mapping[str, Any]) -
         if method != only and options.get(name) is not None:
             raise UsageError(f"{name} is for the method {only!r}, and this is {method!r}")
     for name in OF_SAMPLES:
-        if method in DRAW_NONE and options.get(name) not in (None, getattr(Options, name)):
+        if method in DRAW_NONE and not is_default(name, options.get(name)):
             raise UsageError(f"{name} is for methods that draw samples, and {method!r} draws none: leave it out, or use 'auto'")
 
 

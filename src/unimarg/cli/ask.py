@@ -29,7 +29,11 @@ def ask(
         list[str] | None, typer.Option("-t", "--target", help="What to find out: a variable, or a group of them. Repeatable.")
     ] = None,
     among: Annotated[
-        list[str] | None, typer.Option("--among", help="What may be asked: a variable or a group; all if not given. Repeatable.")
+        list[str] | None,
+        typer.Option(
+            "--among",
+            help="What may be asked: a variable or a group; if not given all, of a model those that its training showed. Repeatable.",
+        ),
     ] = None,
     cost: Annotated[list[str] | None, typer.Option("--cost", metavar="NAME=NUMBER", help="What a question costs, 1 if not given.")] = None,
     evidence: EvidenceOption = None,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import signal
 import threading
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -109,7 +109,7 @@ def query(
     if explain:
         if method not in ("auto", "um" if model else "exact"):
             raise UsageError(f"--explain goes by one pass of a model, or exactly where a network is given: not by --method {method}")
-        _only("--explain", options, () if model else ("memory",))
+        _only("--explain", options, ("seed",) if model else ("seed", "memory"))
         return _query_explain(model or net, findings, explain, options, as_json)
     if method == "auto":
         from unimarg.query import only_question
@@ -125,9 +125,11 @@ def query(
     return _query_marginals(model or net, findings, variables_of(net, target or []), method, options, plot, as_json)
 
 
-def _only(question: str, options: Iterable[str], used: Collection[str]) -> None:
-    for name in options:
-        if name not in used:
+def _only(question: str, options: Mapping[str, Any], used: Collection[str]) -> None:
+    from unimarg.query import Options, is_default
+
+    for name, value in options.items():
+        if name not in used and not (name in Options.__dataclass_fields__ and is_default(name, value)):
             raise UsageError(f"--{name.replace('_', '-')} has no effect on {question}: leave it out")
 
 

@@ -60,7 +60,10 @@ class Questions(BaseModel):
     model_config = Limited
     evidence: Findings = Field(default_factory=dict)
     targets: Annotated[list[str], Field(min_length=1, description="What one wants to know.")]
-    candidates: Annotated[list[str] | None, Field(description="What could be asked; all other variables if not given.")] = None
+    candidates: Annotated[
+        list[str] | None,
+        Field(description="What could be asked; if not given all other variables, of a trained model those that its training showed."),
+    ] = None
     costs: Annotated[dict[str, float], Field(description="Of a question; 1 if not given.")] = Field(default_factory=dict)
     limit: Annotated[int, Field(ge=1, le=1000, description="So many questions, best first.")] = 10
 
@@ -142,6 +145,7 @@ class VariableFacts(BaseModel):
     states: list[str]
     parents: list[str]
     prior: dict[str, float | None]
+    observable: Annotated[bool, Field(description="False where a model's training never showed a finding.")]
 
 
 class NetworkFacts(BaseModel):

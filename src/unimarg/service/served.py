@@ -58,6 +58,7 @@ class Served:
     def describe(self) -> dict[str, Any]:
         """For a page to draw it."""
         names = self.net.names
+        shown = [True] * len(names) if self.model is None else self.model.observable.tolist()
         return {
             "model": self.name,
             "network": self.net.name,
@@ -71,8 +72,9 @@ class Served:
                     "states": v.states,
                     "parents": [names[p] for p in parents],
                     "prior": dict(zip(v.states, plain(prior).tolist(), strict=True)),
+                    "observable": observable,
                 }
-                for v, parents, prior in zip(self.net.variables, self.net.parents, self.priors, strict=True)
+                for v, parents, prior, observable in zip(self.net.variables, self.net.parents, self.priors, shown, strict=True)
             ],
         }
 

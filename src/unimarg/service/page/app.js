@@ -65,7 +65,7 @@ async function askQuestions(signal) {
     return;
   }
   const body = { evidence: Object.fromEntries(evidence), targets, limit: 5 };
-  if (about === EVERYTHING) body.candidates = targets;
+  if (about === EVERYTHING) body.candidates = net.variables.filter((v) => v.observable && !evidence.has(v.name)).map((v) => v.name);
   try {
     const found = await api.questions(net.model, body, signal);
     keepingFocus(() => drawQuestions(found));
