@@ -52,6 +52,7 @@ UNSEEN = 2.6  # likewise where weights are known to be equal: of 4.5 times as ma
 SCORE = 3.0  # a z-score that should be as seldom as a normal one
 EVENTS = 100  # sum of D^2 from which a factor is fitted freely
 TINY = 1e-300
+ALIKE = 1e-5  # relative spread of weights that are all the same
 ROUNDING = 1e-6  # of probabilities in float32, summed, relative to them
 OF_LOGARITHMS = 2.0**-23  # of log weights in float32, and of the tables' logarithms that they are sums of, relative to log P(e)
 SAMPLES_PER_WITNESS, LEAST_WITNESSES = 4, 5 << 10
@@ -224,10 +225,8 @@ class Estimator:
             return math.inf
         square, apart = (m.weights.about(total.w / total.samples) / total.w**2 for m in (moments, total.by_sample))
         few = FEW * max(total.heaviest - 1 / total.samples, 1 / total.samples - total.lightest)
-        alike = few * total.samples < 1e-5
-        unseen = (
-            1 / total.samples if self.may_vary and alike else 0.0
-        )  # one sample of another weight, where all that were drawn have the same
+        alike = self.may_vary and few * total.samples < ALIKE
+        unseen = 1 / total.samples if alike else 0.0  # one sample of another weight
         return max(math.sqrt(max(square * factor, min(apart, few**2))), unseen, self._rounding)
 
     @property
