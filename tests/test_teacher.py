@@ -83,3 +83,30 @@ def test_large_cliques_have_no_teacher():
     assert make_teacher(net, teacher.entries - 1) is None
     assert make_teacher(um.example("clinic"), 1 << 14) is None
     assert make_teacher(um.medical(5, 60, 10, seed=0), 1 << 14) is None
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_cliques_form_a_junction_tree(seed):
+    net = random_network(seed, 14, most=1 << 30)
+    teacher = make_teacher(net, 1 << 20)
+    above = {k: n for n, clique in enumerate(teacher.cliques) for k in clique.below}
+    assert sorted(v for clique in teacher.cliques for v in clique.scope[: clique.going]) == list(range(len(net)))
+    for n, clique in enumerate(teacher.cliques):
+        assert (n in above) == bool(clique.shared)
+        if clique.shared:
+            assert above[n] > n
+            assert {*clique.shared} < {*teacher.cliques[above[n]].scope}  # else the two would be one
+    for i, pa in enumerate(net.parents):
+        assert any({*pa, i} <= {*clique.scope} for clique in teacher.cliques)
+
+
+def test_parts_that_nothing_connects_and_a_node_without_a_choice():
+    variables = [Variable("a", ("no", "yes")), Variable("b", ("only",)), Variable("c", ("no", "yes")), Variable("d", ("x", "y", "z"))]
+    net = Network(variables, {"d": ["b", "a"]}, {"a": [0.25, 0.75], "b": [1.0], "c": [0.9, 0.1], "d": [[[1, 0, 0], [0.2, 0.3, 0.5]]]})
+    given = [np.ones((k, 2), np.float32) for k in net.cards.tolist()]
+    given[net.names.index("d")][:, 0] = [0, 1, 1]
+    marginals = dict(zip(net.names, jax.jit(make_teacher(net, 1 << 20).marginals)(given), strict=True))
+    np.testing.assert_allclose(marginals["a"], [[0, 0.25], [1, 0.75]], atol=1e-6)
+    np.testing.assert_allclose(marginals["b"], [[1, 1]], atol=1e-6)
+    np.testing.assert_allclose(marginals["c"], [[0.9, 0.9], [0.1, 0.1]], atol=1e-6)
+    np.testing.assert_allclose(marginals["d"], [[0, 0.4], [0.375, 0.225], [0.625, 0.375]], atol=1e-6)

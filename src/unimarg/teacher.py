@@ -1,92 +1,142 @@
 """Exact posterior marginals of many evidence sets at once on the device: labels without noise.
 
-With l_i(k) the likelihood of each node's states (one-hot where observed, ones where not), P(e) is the sum over
-all x of prod_i P(x_i | pa_i) l_i(x_i). Eliminating variables one by one gives it, and its derivatives give
-every marginal at once (Darwiche 2003):
+A junction tree in which variables that go one after the other out of the same clique go together. With l_i(k) the likelihood of each
+node's states (one-hot where observed, ones where not), F_c the product of a clique's tables P(x_i | pa_i), the likelihoods of what
+goes there and the messages from below, and S what it shares with the clique above:
 
-    P(X_i = k | e) = l_i(k) d log P(e) / d l_i(k)
+    up      m_c(S) = sum over the others of F_c,  scaled
+    down    belief of c = F_c * b_c(S) / m_c(S),  b_c the belief of the clique above, summed onto S
 
-so that the program for the sum, differentiated backwards, is the whole junction tree. For networks whose
-cliques are small.
+A product is made anew on the way down: it is cheaper to compute than to keep. Where m_c is 0 so is the belief. The marginal of a
+variable is a sum over the smallest table that has it. For networks whose cliques are small.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import groupby
 from operator import itemgetter
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
 
-from unimarg.network import Floats, Network
+from unimarg.network import Network
 from unimarg.triangulation import eliminate, moral_graph
 
 TINY = 1e-35  # below every message of evidence that is possible, above float32's smallest
 
 
+class Clique(NamedTuple):
+    scope: tuple[int, ...]  # variables in the order in which they go
+    going: int  # so many of them go here, the first
+    below: tuple[int, ...]  # the cliques whose messages come here
+
+    @property
+    def shared(self) -> tuple[int, ...]:
+        """With the clique above."""
+        return self.scope[self.going :]
+
+
 @dataclass(frozen=True, eq=False)
 class Teacher:
-    """An elimination order for a network; ``entries`` is the size of all cliques together."""
+    """A junction tree of a network, each clique behind those below it."""
 
     net: Network
-    cliques: dict[int, tuple[int, ...]]  # variable -> its clique by time of elimination, itself first
-    entries: float
+    cliques: tuple[Clique, ...]
+
+    @property
+    def entries(self) -> float:
+        """Of all cliques together."""
+        return sum(math.prod(map(float, self._cards(c.scope))) for c in self.cliques)
 
     @cached_property
-    def tables(self) -> list[Floats]:
-        """P(x_i | pa_i) with axes in the order of elimination."""
-        when = {v: t for t, v in enumerate(self.cliques)}
-        out = []
+    def tables(self) -> list[np.ndarray]:
+        """The product of the tables of each clique, ``[entries]``."""
+        home = {v: n for n, c in enumerate(self.cliques) for v in c.scope[: c.going]}
+        out = [np.ones(self._cards(c.scope)) for c in self.cliques]
         for i, (pa, m) in enumerate(zip(self.net.parents, self.net.mechanisms, strict=True)):
-            scope = [*pa, i]
-            out.append(np.transpose(m.expand(), np.argsort([when[v] for v in scope])))
-        return out
+            n = min(home[v] for v in (*pa, i))  # a clique lies above those that go before it
+            scope = self.cliques[n].scope
+            at = [scope.index(v) for v in (*pa, i)]
+            shape = [int(self.net.cards[v]) if v in (*pa, i) else 1 for v in scope]
+            out[n] *= np.transpose(m.expand(), np.argsort(at)).reshape(shape)
+        return [table.astype(np.float32).ravel() for table in out]
 
     def marginals(self, likelihoods: list[jax.Array]) -> list[jax.Array]:
         """P(X_i = k | e), ``[K, samples]`` for each node, from likelihoods of the same shapes."""
-        gradient = jax.grad(lambda given: self.log_evidence(given).sum())(likelihoods)
-        return [given * g for given, g in zip(likelihoods, gradient, strict=True)]
+        sums, messages, _ = self._up(likelihoods)
+        smallest = self._smallest
+        shared: dict[int, jax.Array] = {}  # beliefs of what a clique shares
+        out: dict[int, jax.Array] = {}
+        for n, clique in reversed([*enumerate(self.cliques)]):
+            ratio = jnp.where(sums[n] > 0, shared.get(n, 1.0) / jnp.where(sums[n] > 0, sums[n], 1), 0)
+            belief = self._times(self._product(n, likelihoods, messages), clique.scope, ratio, clique.shared)
+            for k in clique.below:
+                shared[k] = self._onto(belief, clique.scope, self.cliques[k].shared)
+            going = clique.scope[: clique.going]
+            if not smallest.keys() >= {*going}:
+                here = self._onto(belief, clique.scope, going)
+                out |= {v: self._onto(here, going, (v,)) for v in going if v not in smallest}
+        out |= {v: self._onto(shared[n], self.cliques[n].shared, (v,)) for v, n in smallest.items()}
+        return [out[i] for i in range(len(self.net))]
 
     def log_evidence(self, likelihoods: list[jax.Array]) -> jax.Array:
         """log P(e), ``[samples]``."""
-        when = {v: t for t, v in enumerate(self.cliques)}
-        # factors wait at the variable of their scope that goes first
-        waiting: dict[int, list[tuple[tuple[int, ...], jax.Array]]] = {v: [] for v in self.cliques}
-        for i, table in enumerate(self.tables):
-            scope = tuple(sorted((*self.net.parents[i], i), key=when.__getitem__))
-            waiting[scope[0]].append((scope, jnp.asarray(table, jnp.float32)[..., None]))
-        samples = likelihoods[0].shape[-1]
-        total = jnp.zeros(samples)
-        for v, clique in self.cliques.items():
-            cards = [int(self.net.cards[u]) for u in clique]
-            product = jnp.ones((math.prod(cards), samples))
-            for scope, factor in [*waiting.pop(v), ((v,), likelihoods[v])]:
-                product = _times(product, factor, [u in scope for u in clique], cards)
-            message = product.reshape(cards[0], -1, samples).sum(axis=0)
-            scale = lax.stop_gradient(jnp.maximum(message.max(axis=0), TINY))
+        return self._up(likelihoods)[2]
+
+    @cached_property
+    def _smallest(self) -> dict[int, int]:
+        """For each variable that cliques share, the one that shares the fewest entries with it among them."""
+        by_size = sorted(range(len(self.cliques)), key=lambda n: -math.prod(self._cards(self.cliques[n].shared)))
+        return {v: n for n in by_size for v in self.cliques[n].shared}
+
+    def _up(self, likelihoods: list[jax.Array]) -> tuple[list[jax.Array], list[jax.Array], jax.Array]:
+        """m of each clique, ``[entries of what it shares, samples]``, the same scaled, and log P(e)."""
+        sums: list[jax.Array] = []
+        messages: list[jax.Array] = []
+        total = jnp.zeros(likelihoods[0].shape[-1])
+        for n, clique in enumerate(self.cliques):
+            sums.append(self._onto(self._product(n, likelihoods, messages), clique.scope, clique.shared))
+            scale = jnp.maximum(sums[n].max(axis=0), TINY)
+            messages.append(sums[n] / scale)
             total = total + jnp.log(scale)
-            message = message / scale
-            if len(clique) > 1:
-                waiting[clique[1]].append((clique[1:], message))
-            else:
-                total = total + jnp.log(jnp.maximum(message[0], TINY))
-        return total
+        return sums, messages, total
 
+    def _product(self, n: int, likelihoods: list[jax.Array], messages: list[jax.Array]) -> jax.Array:
+        """``[entries, samples]``"""
+        clique = self.cliques[n]
+        product = jnp.asarray(self.tables[n])[:, None]
+        for v in clique.scope[: clique.going]:
+            product = self._times(product, clique.scope, likelihoods[v], (v,))
+        for k in clique.below:
+            product = self._times(product, clique.scope, messages[k], self.cliques[k].shared)
+        return product
 
-def _times(product: jax.Array, factor: jax.Array, present: list[bool], cards: list[int]) -> jax.Array:
-    """``product [entries of the clique, samples]`` times a factor that has only the axes ``present``.
+    def _times(self, product: jax.Array, scope: tuple[int, ...], factor: jax.Array, variables: tuple[int, ...]) -> jax.Array:
+        """``product [entries of scope, samples]`` times a factor of some of its variables."""
+        runs = self._runs(scope, variables)
+        wide = product.reshape(*(size for _, size in runs), -1)
+        narrow = factor.reshape(*(size if has else 1 for has, size in runs), -1)
+        return (wide * narrow).reshape(len(product), -1)
 
-    Neighbouring axes that the factor has, or lacks, are taken as one: few and long axes are what compilers like.
-    """
-    runs = [(has, math.prod(card for _, card in run)) for has, run in groupby(zip(present, cards, strict=True), key=itemgetter(0))]
-    wide = product.reshape(*(size for _, size in runs), product.shape[-1])
-    narrow = factor.reshape(*(size if has else 1 for has, size in runs), factor.shape[-1])
-    return (wide * narrow).reshape(product.shape)
+    def _onto(self, product: jax.Array, scope: tuple[int, ...], variables: tuple[int, ...]) -> jax.Array:
+        """The sum over all other variables, ``[entries of variables, samples]``."""
+        runs = self._runs(scope, variables)
+        wide = product.reshape(*(size for _, size in runs), -1)
+        return wide.sum(axis=tuple(axis for axis, (has, _) in enumerate(runs) if not has)).reshape(-1, product.shape[-1])
+
+    def _runs(self, scope: tuple[int, ...], variables: tuple[int, ...]) -> list[tuple[bool, int]]:
+        """Neighbouring axes that are among the variables, or are not, as one: few and long axes are what compilers like."""
+        pairs = zip((v in variables for v in scope), self._cards(scope), strict=True)
+        return [(has, math.prod(card for _, card in run)) for has, run in groupby(pairs, key=itemgetter(0))]
+
+    def _cards(self, scope: Sequence[int]) -> list[int]:
+        return self.net.cards[[*scope]].tolist()
 
 
 def make_teacher(net: Network, limit: float) -> Teacher | None:
@@ -96,9 +146,29 @@ def make_teacher(net: Network, limit: float) -> Teacher | None:
         return None
     graph = moral_graph([(*pa, i) for i, pa in enumerate(net.parents)])
     logs = np.log(net.cards.astype(float)).tolist()
-    best = min((eliminate(graph, logs, limit, weighted=w) for w in (True, False)), key=lambda found: found[1])
-    if best[1] > limit:
+    most = 2 * limit  # a clique of 2 x 2 x 2 counts three times there: 8, 4 and 2
+    best = min((eliminate(graph, logs, most, weighted=w) for w in (True, False)), key=itemgetter(1))
+    if best[1] > most:
         return None
-    when = {v: t for t, v in enumerate(best[0])}
-    cliques = {v: tuple(sorted(c, key=when.__getitem__)) for v, c in best[0].items()}
-    return Teacher(net, cliques, best[1])
+    teacher = Teacher(net, _tree(best[0]))
+    return teacher if teacher.entries <= limit else None
+
+
+def _tree(found: dict[int, set[int]]) -> tuple[Clique, ...]:
+    """From the clique of each variable by time of elimination."""
+    when = {v: t for t, v in enumerate(found)}
+    scopes = {v: tuple(sorted(clique, key=when.__getitem__)) for v, clique in found.items()}
+    going: dict[int, list[int]] = {}  # by the first variable to go in a clique
+    rests: dict[tuple[int, ...], int] = {}  # what is left of a clique, and the first to go there
+    for v, scope in scopes.items():
+        first = rests.pop(scope, v)
+        going.setdefault(first, []).append(v)
+        if scope[1:]:
+            rests[scope[1:]] = first
+    order = sorted(going, key=lambda first: when[going[first][-1]])
+    home = {v: n for n, first in enumerate(order) for v in going[first]}
+    below: list[list[int]] = [[] for _ in order]
+    for n, first in enumerate(order):
+        if shared := scopes[first][len(going[first]) :]:
+            below[home[shared[0]]].append(n)
+    return tuple(Clique(scopes[first], len(going[first]), tuple(below[n])) for n, first in enumerate(order))
