@@ -39,6 +39,20 @@ def test_impossible_evidence_is_an_error_where_proven_and_failed_where_not():
     assert np.isnan(found.probabilities[0]).all()
 
 
+def test_where_samples_do_not_do_auto_is_exact_after_all(monkeypatch):
+    monkeypatch.setattr("unimarg.query.EXACT_ENTRIES", 1)  # asia has more
+    few = {"samples": 300, "target_error": None}  # below what is ok, whatever they are worth
+    found = um.infer(ASIA, ILL, **few)
+    assert (found.method, found.status) == ("exact", "ok")
+    assert found.message.startswith("auto tried lookahead")
+    assert found.message.endswith("then exact")
+    for p, q in zip(found.probabilities, um.exact(ASIA, ILL).probabilities, strict=True):
+        np.testing.assert_allclose(p, q, atol=1e-12)
+    assert um.infer(ASIA, ILL, seconds=100, **few).method == "lookahead"  # exact inference does not stop in time
+    monkeypatch.setattr("unimarg.query.LAST_RESORT", 1)
+    assert um.infer(ASIA, ILL, **few).status == "low_ess"
+
+
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [

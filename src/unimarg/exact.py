@@ -57,13 +57,10 @@ def check_memory(memory: object) -> None:
         raise UsageError(f"memory must be a positive number of bytes, not {memory!r}")
 
 
-def exact_marginals(net: Network, evidence: Evidence, targets: Sequence[int], memory: float) -> tuple[float, dict[int, Floats]]:
-    """log P(e), and P(x_t | e) for each target."""
-    return _answers(net, evidence, targets, memory, apart=True)
-
-
-def _answers(net: Network, evidence: Evidence, targets: Sequence[int], memory: float, *, apart: bool) -> tuple[float, dict[int, Floats]]:
-    """log P(e) and marginals; with ``apart``, a component that is too large is tried target by target."""
+def exact_marginals(
+    net: Network, evidence: Evidence, targets: Sequence[int], memory: float, *, apart: bool = True
+) -> tuple[float, dict[int, Floats]]:
+    """log P(e), and P(x_t | e) for each target; with ``apart``, a component that is too large is tried target by target."""
     reduction = reduce(net, evidence, targets)
     log_p = reduction.log_scale
     answers: dict[int, Floats] = {i: _certain(net.variables[i].card, k) for i, k in reduction.known.items()}
@@ -116,7 +113,7 @@ def _one_by_one(component: Component, targets: Sequence[int], memory: float, tog
     """The nodes above the findings in one go, every other target on its own: together they would tie a knot."""
     net, evidence = component.net, component.evidence
     core = ancestors(net, evidence.nodes)
-    log_p, answers = _answers(net, evidence, [t for t in targets if t in core], memory, apart=False)
+    log_p, answers = exact_marginals(net, evidence, [t for t in targets if t in core], memory, apart=False)
     if not _reliable(component, log_p):
         raise _too_improbable(component)
     alone = sorted((t for t in targets if t not in core), key=lambda t: -len(ancestors(net, [t])))
@@ -138,9 +135,9 @@ def _alone(net: Network, evidence: Evidence, target: int, memory: float, log_p: 
     mechanism = net.mechanisms[target]
     splits = mechanism.card == 2 and (isinstance(mechanism, NoisyMax) or as_noisy_or(mechanism) is not None)
     if not splits:
-        return _answers(net, evidence, [target], memory, apart=False)[1][target]
+        return exact_marginals(net, evidence, [target], memory, apart=False)[1][target]
     try:
-        joint, _ = _answers(net, Evidence({**evidence.hard, target: 0}, evidence.virtual), [], memory, apart=False)
+        joint, _ = exact_marginals(net, Evidence({**evidence.hard, target: 0}, evidence.virtual), [], memory, apart=False)
     except ImpossibleEvidenceError:
         return np.array([0.0, 1.0])
     absent = min(math.exp(joint - log_p), 1.0)

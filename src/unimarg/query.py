@@ -1,8 +1,8 @@
 """One question, any method; ``auto`` picks one and says which.
 
 ``auto`` (docs/auto.md): exact inference where the pruned query is small; else ``lookahead`` to the target error; where its
-weights are poor, ``adaptive``; where those are poor too and the model has one hidden layer or a student, ``sequential``. The samples of a
-method that was given up are discarded.
+weights are poor, ``adaptive``; where those are poor too and the model has one hidden layer or a student, ``sequential``; where no samples
+do, exact inference once more, if there is a chance that it fits. The samples of a method that was given up are discarded.
 """
 
 from __future__ import annotations
@@ -46,7 +46,8 @@ DRAW_NONE = ("exact", "um")
 OF_SAMPLES = ("samples", "target_error", "seconds", "structure")  # options of the others; a seed does no harm to any
 TARGET_ERROR = 0.005
 DEFAULT_BETA = 0.25  # the paper finds .1 to .5 good
-EXACT_ENTRIES = 1 << 22  # of the cliques of a query that auto answers exactly: well below a second
+EXACT_ENTRIES = 1 << 24  # of the cliques of a query that auto answers exactly: below a second
+LAST_RESORT = 64  # times as many where samples do not do: a quick look at cliques is often off by that
 EXACT_PARENTS = 12  # a noisy-max with more unobserved parents is left to sampling
 EXACT_MEMORY = 2.0**30
 PILOT = 20 << 10  # samples by which auto judges a proposal
@@ -190,6 +191,14 @@ class Asked:
 
         return exact(self.net, self.given, self.names, memory=memory)
 
+    def _exact_at_once(self) -> Posterior:
+        """All targets together, which is soon known to fit or not."""
+        from unimarg.exact import exact_marginals
+
+        log_p, found = exact_marginals(self.net, self.query.evidence, self.query.targets, EXACT_MEMORY, apart=False)
+        targets = self.query.targets
+        return Posterior.exact([self.net.variables[t] for t in targets], [found[t] for t in targets], log_p, self.seconds())
+
     @property
     def memory(self) -> float:
         """The budget of ``exact`` in bytes."""
@@ -200,7 +209,7 @@ class Asked:
         check_memory(self.options.memory)
         return self.options.memory
 
-    def small(self) -> bool:
+    def small(self, times: int = 1) -> bool:
         """Whether exact inference is quick: by a cheap elimination of what the targets depend on."""
         known = self.query.evidence.hard
         kept = relevant(self.net, self.query.evidence, self.query.targets)
@@ -208,7 +217,7 @@ class Asked:
         if any(self.frame.large[i] and len(s) > EXACT_PARENTS for i, s in zip(kept, scopes, strict=True)):
             return False
         logs = np.log(self.net.cards.astype(float)).tolist()
-        return quick_entries(moral_graph(scopes), logs, EXACT_ENTRIES) <= EXACT_ENTRIES
+        return quick_entries(moral_graph(scopes), logs, times * EXACT_ENTRIES) <= times * EXACT_ENTRIES
 
     def rule_out(self) -> None:
         """Impossible evidence is an error where that can be proven."""
@@ -302,6 +311,11 @@ class Asked:
         method, estimator, tried = self.best()
         self.run(estimator)
         found = estimator.posterior(method, self.limits, self.seconds())
+        if found.status != "ok" and self.limits.seconds == math.inf and self.small(LAST_RESORT):
+            try:
+                return replace(self._exact_at_once(), message=f"{tried}, then exact", seconds=self.seconds())
+            except TooExpensiveError:
+                pass
         return replace(found, message="; ".join(m for m in (found.message, tried) if m))
 
     def best(self) -> tuple[str, Estimator, str]:
