@@ -25,8 +25,21 @@ def test_each_finding_against_the_answer_without_it():
     assert table["log_odds"].abs().is_monotonic_decreasing
     assert table.set_index("variable")["finding"].to_dict() == {"dysp": "yes", "smoke": "no", "xray": "yes: 0.9, no: 0.2"}
     prior = um.exact(ASIA)["lung"]["yes"]
-    assert table.attrs == pytest.approx({"target": "lung", "state": "yes", "probability": now, "prior": prior})
+    known = {"target": "lung", "state": "yes", "probability": now, "prior": prior, "method": "exact", "std_error": 0}
+    assert table.attrs == pytest.approx(known)
     assert "lung = yes" in str(table)
+
+
+def test_samples_where_exact_inference_is_out_of_reach(monkeypatch):
+    exact = um.explain(ASIA, EVIDENCE, "lung", "yes").set_index("variable")
+    monkeypatch.setattr("unimarg.query.EXACT_ENTRIES", -1)
+    table = um.explain(ASIA, EVIDENCE, "lung", "yes", seed=1).set_index("variable")
+    error = table.attrs["std_error"]
+    assert (table.attrs["method"], error > 0) == ("lookahead", True)
+    assert 0 < (table["without"] - exact["without"]).abs().max() < 4.5 * error
+    assert abs(table.attrs["probability"] - exact.attrs["probability"]) < 4.5 * error
+    by_memory = um.explain(ASIA, EVIDENCE, "lung", "yes", memory=2**20)
+    assert (by_memory.attrs["method"], by_memory["shift"].iloc[0]) == ("exact", pytest.approx(exact["shift"].iloc[0]))
 
 
 def test_a_model_does_it_in_one_batch(monkeypatch):

@@ -7,7 +7,9 @@ from hypothesis import given, settings
 import unimarg as um
 from models import ASIA, random_model
 from networks import all_states, as_given, random_evidence, random_network, seeds
-from unimarg.questions import next_questions
+from unimarg import Network, Variable
+from unimarg.drawn import SAMPLES, draw
+from unimarg.questions import Asking, next_questions
 
 
 def mutual_information(net: um.Network, evidence, one: int, other: int) -> float:
@@ -40,6 +42,41 @@ def test_exact_gain_is_mutual_information(seed):
     assert set(table["variable"]) == {net.names[i] for i in range(1, 5) if i not in evidence.nodes}
     for name, gain in zip(table["variable"], table["gain"], strict=True):
         assert gain == pytest.approx(sum(mutual_information(net, evidence, net.index[name], t) for t in (0, 5)), abs=1e-9)
+
+
+@pytest.mark.parametrize("evidence", [{}, {"dysp": "yes", "xray": {"yes": 0.9, "no": 0.2}}])
+def test_samples_give_the_exact_gain_within_its_error(monkeypatch, evidence):
+    exact = next_questions(ASIA, evidence, ["lung", "bronc"]).set_index("variable")
+    assert (exact.attrs["method"], exact.attrs["gain_error"]) == ("exact", 0)
+    monkeypatch.setattr("unimarg.query.EXACT_ENTRIES", -1)
+    off = []
+    for seed in range(4):
+        found = next_questions(ASIA, evidence, ["lung", "bronc"], seed=seed).set_index("variable")
+        assert found.attrs["method"] == "lookahead"
+        assert 0 < found.attrs["gain_error"] < 0.01
+        assert found.attrs["entropy"] == pytest.approx(exact.attrs["entropy"], abs=0.02)
+        off.append((found["gain"] - exact["gain"]).abs().max() / found.attrs["gain_error"])
+    assert 0.05 < max(off) < 4.5  # they are samples, and know how far they are off
+
+
+def test_what_samples_find_by_chance_is_taken_off(monkeypatch):
+    """A coin tells nothing of forty others; samples taken as they are say that it does, by 40 / 2n."""
+    names = [f"c{i}" for i in range(41)]
+    net = Network([Variable(n) for n in names], {}, {n: [0.5, 0.5] for n in names})
+    monkeypatch.setattr("unimarg.query.EXACT_ENTRIES", -1)
+    chance = 40 / (2 * SAMPLES)
+    drawn = draw(net, {}, 0)[0]
+    asking = Asking.make(net, {}, names[1:], [names[0]], None, range(41))
+    assert asking.judge(drawn.answers)[0][0] > chance / 2
+    gains = [next_questions(net, {}, names[1:], [names[0]], seed=seed)["gain"][0] for seed in range(6)]
+    assert np.mean(gains) < chance / 2
+
+
+def test_answers_that_samples_do_not_have(monkeypatch):
+    """A state of 1e-9 comes in no sample: it counts for nothing, and is no contradiction."""
+    net = Network([Variable("a"), Variable("b")], {"b": ["a"]}, {"a": [1 - 1e-9, 1e-9], "b": [[0.7, 0.3], [0.1, 0.9]]})
+    monkeypatch.setattr("unimarg.query.EXACT_ENTRIES", -1)
+    assert next_questions(net, {}, ["b"])["gain"][0] == pytest.approx(0, abs=1e-6)
 
 
 @pytest.fixture(scope="module")

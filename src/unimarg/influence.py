@@ -15,7 +15,6 @@ import numpy as np
 
 from unimarg.errors import ImpossibleEvidenceError, UsageError
 from unimarg.evidence import Evidence, parse_evidence, state_index
-from unimarg.exact import DEFAULT_MEMORY
 from unimarg.formats.interop import AnyNetwork, as_network
 from unimarg.many import Answers, exact_answers
 from unimarg.network import Floats, Network
@@ -25,21 +24,37 @@ if TYPE_CHECKING:
 
 
 def explain(
-    net: AnyNetwork, evidence: Mapping[str, object] | None, target: str, state: str | None = None, *, memory: float = DEFAULT_MEMORY
+    net: AnyNetwork,
+    evidence: Mapping[str, object] | None,
+    target: str,
+    state: str | None = None,
+    *,
+    memory: float | None = None,
+    seed: int = 0,
 ) -> pd.DataFrame:
-    """How each finding moved the target, by exact inference in so many bytes of ``memory``; strongest first.
+    """How each finding moved the target, strongest first: by ``auto``, or exactly in so many bytes of ``memory`` where these are given.
 
     ``state`` is the one of the target's states that is explained: unless given, the one whose odds all findings together raised most.
     The table has its probability without each finding, the shift that the finding made and the change of log odds; ``table.attrs`` has
-    the state, its probability and what it would be without any finding (``prior``); a printed table has the state at its head.
+    the state, its probability and what it would be without any finding (``prior``), the method, and the largest standard error of these
+    probabilities (``std_error``), 0 where exact; a printed table has the state at its head.
 
     >>> from unimarg.network import NoisyOr, Variable
     >>> net = Network([Variable("rain"), Variable("wet")], {"wet": ["rain"]}, {"rain": [0.8, 0.2], "wet": NoisyOr(0.1, [0.8])})
     >>> explain(net, {"wet": "yes"}, "rain").round(4).to_dict("records")
     [{'variable': 'wet', 'finding': 'yes', 'without': 0.2, 'shift': 0.4721, 'log_odds': 2.1041}]
     """
+    from unimarg.drawn import OneByOne
+
     net = as_network(net)
-    return influence(net, exact_answers(net, memory), evidence, target, state)
+    if memory is not None:
+        table = influence(net, exact_answers(net, memory), evidence, target, state)
+        table.attrs |= {"method": "exact", "std_error": 0.0}
+        return table
+    answers = OneByOne(net, seed)
+    table = influence(net, answers, evidence, target, state)
+    table.attrs |= {"method": ", ".join(sorted(answers.methods)), "std_error": answers.std_error}
+    return table
 
 
 def influence(net: Network, answers: Answers, evidence: Mapping[str, object] | None, target: str, state: str | None) -> pd.DataFrame:

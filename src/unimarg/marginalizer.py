@@ -5,6 +5,7 @@ UM(e)_i(k) ~ P(X_i = k | e)        for all i at once, in one forward pass (paper
 
 from __future__ import annotations
 
+import math
 import time
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
@@ -194,15 +195,18 @@ class Marginalizer:
 
         Unless there are ``candidates``, about variables that training showed findings on.
         """
-        from unimarg.questions import rank
+        from unimarg.questions import Asking
 
-        return rank(self.net, self.answers, evidence, targets, candidates, costs, np.flatnonzero(self.observable).tolist())
+        asking = Asking.make(self.net, evidence, targets, candidates, costs, np.flatnonzero(self.observable).tolist())
+        return asking.table(*asking.judge(self.answers), "um", math.nan)
 
     def explain(self, evidence: Mapping[str, object] | None, target: str, state: str | None = None) -> pd.DataFrame:
         """Which findings moved a target most, as ``unimarg.explain``: the evidence less each finding, in one batched pass."""
         from unimarg.influence import influence
 
-        return influence(self.net, self.answers, evidence, target, state)
+        table = influence(self.net, self.answers, evidence, target, state)
+        table.attrs |= {"method": "um", "std_error": math.nan}
+        return table
 
     def marginals(self, evidence: Sequence[Evidence]) -> Floats:
         """``[rows, states]``: the states of all nodes side by side, one row for each evidence."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import math
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
@@ -29,7 +30,9 @@ if TYPE_CHECKING:
 
 WIDTH = 24  # characters of a full bar
 MOST_DIGITS = 6
-PATIENCE = 2.0  # seconds before a bar shows that something is going on
+PATIENCE = 2.0  # seconds before a bar shows how far it is
+MOMENT = 0.7  # seconds before a line says that something is going on
+PREPARING = "preparing: a network's first sampled query compiles its program"
 TRUST = ("method", "status", "samples", "ess", "k_hat", "log_evidence", "log_evidence_error", "seconds", "message")
 
 
@@ -240,8 +243,33 @@ def status() -> Iterator[Callable[[str], None]]:
 
 
 @contextlib.contextmanager
+def waiting(text: str) -> Iterator[Callable[[], None]]:
+    """Says on a terminal that something is going on, once it has taken a moment, until the function it gives is called."""
+    if not sys.stderr.isatty():
+        yield lambda: None
+        return
+    line, lock, over = Console(stderr=True).status(escape(text)), threading.Lock(), threading.Event()
+
+    def begin() -> None:
+        with lock:
+            if not over.wait(MOMENT):
+                line.start()
+
+    def end() -> None:
+        over.set()
+        with lock:
+            line.stop()
+
+    threading.Thread(target=begin, daemon=True).start()
+    try:
+        yield end
+    finally:
+        end()
+
+
+@contextlib.contextmanager
 def sampling_bar(samples: int | None, seconds: float | None) -> Iterator[Callable[[int, float], None] | None]:
-    """For the progress of a query: a bar towards its limit, on a terminal only, once it has taken a while."""
+    """For the progress of a query, on a terminal only, once it has taken a while: that it is prepared, then a bar towards its limit."""
     if not sys.stderr.isatty():
         yield None
         return
@@ -252,12 +280,14 @@ def sampling_bar(samples: int | None, seconds: float | None) -> Iterator[Callabl
     task = bar.add_task("", total=1.0)
 
     def tell(drawn: int, spent: float) -> None:
+        ready()
         if not bar.live.is_started and time.perf_counter() - began > PATIENCE:
             bar.start()
         share = max(drawn / (samples or DEFAULT_SAMPLES), spent / seconds if seconds else 0.0)
         bar.update(task, completed=min(share, 1.0), description=f"{drawn:,} samples, {drawn / max(spent, 1e-9):,.0f} a second")
 
     try:
-        yield tell
+        with waiting(PREPARING) as ready:
+            yield tell
     finally:
         bar.stop()

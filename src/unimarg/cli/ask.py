@@ -10,7 +10,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from unimarg.cli.common import CaseOption, EvidenceOption, JsonOption, ModelArgument, app, findings_of, model_of, network_of, variables_of
+from unimarg.cli.common import (
+    CaseOption,
+    EvidenceOption,
+    JsonOption,
+    ModelArgument,
+    app,
+    findings_of,
+    finite,
+    model_of,
+    network_of,
+    variables_of,
+)
 from unimarg.errors import UnimargError, UsageError
 
 if TYPE_CHECKING:
@@ -19,6 +30,7 @@ if TYPE_CHECKING:
 
 SHOWN = 5  # targets or questions in a list
 LEAST = 0.001  # nats: below this a question is not worth asking
+THINKING = "thinking: a network's first sampled query compiles its program"
 HELP = "a state or its number answers, s skips, u undoes, q stops; NAME=STATE tells something else"
 
 
@@ -55,10 +67,12 @@ def ask(
     findings = findings_of(net, case, evidence or [])
     options = {"targets": targets, "candidates": variables_of(net, among or []) or None, "costs": _costs(cost or [])}
     if model is None:
-        from unimarg.exact import exact
+        from unimarg.inference import infer
+        from unimarg.query import only_question
         from unimarg.questions import next_questions
 
-        interview = Interview(net, partial(exact, net, targets=targets), partial(next_questions, net, **options), findings)
+        only_question(net, None)
+        interview = Interview(net, partial(infer, net, targets=targets), partial(next_questions, net, **options), findings)
     else:
         answer = partial(model.query, targets=targets, method="um")
         interview = Interview(net, answer, partial(model.next_questions, **options), findings)
@@ -76,17 +90,20 @@ class Interview:
         self.net, self.posterior, self.questions = net, posterior, questions
         self.findings, self.skipped = dict(findings), frozenset[str]()
         self.before: list[tuple[dict[str, Any], frozenset[str]]] = []
-        self.prior: Posterior = posterior({})
+        self.prior: Posterior | None = None
         self.console = terminal.console()
 
     def list_questions(self, as_json: bool) -> None:
         from unimarg import terminal
 
-        table = self.questions(self.findings)
+        with terminal.waiting(THINKING):
+            table = self.questions(self.findings)
         if as_json:
-            answer = {"questions": table.to_dict("records"), "entropy": table.attrs["entropy"], "evidence": self.findings}
-            return print(json.dumps(answer, indent=2))
-        return self.console.print(terminal.questions(table))
+            return print(json.dumps({"questions": table.to_dict("records"), **finite(table.attrs), "evidence": self.findings}, indent=2))
+        self.console.print(terminal.questions(table))
+        error = table.attrs["gain_error"]
+        how = f"{table.attrs['method']}, gains within about {error:.2g}" if error > 0 else table.attrs["method"]
+        return self.console.print(how, style="dim", markup=False)
 
     def run(self) -> None:
         self.show()
@@ -99,7 +116,8 @@ class Interview:
         """The best question that was not skipped, if it is worth asking."""
         from unimarg import terminal
 
-        table = self.questions(self.findings)
+        with terminal.waiting(THINKING):
+            table = self.questions(self.findings)
         left = table[~table["variable"].isin(list(self.skipped)) & (table["gain"] >= LEAST)]
         if not len(left):
             self.console.print("No question left would tell much: q stops, u undoes.")
@@ -167,8 +185,10 @@ class Interview:
         """Bars of the targets that moved most."""
         from unimarg import terminal
 
-        post = self.posterior(self.findings)
-        moved = {n: max(abs(post[n][s] - self.prior[n][s]) for s in post[n]) for n in post}
+        with terminal.waiting(THINKING):
+            before = self.prior = self.prior or self.posterior({})
+            post = self.posterior(self.findings)
+        moved = {n: max(abs(post[n][s] - before[n][s]) for s in post[n]) for n in post}
         names = sorted(moved, key=moved.__getitem__, reverse=True)[:SHOWN] if len(moved) > SHOWN else list(moved)
         self.console.print(terminal.bars(post, names))
 

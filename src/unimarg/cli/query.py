@@ -28,6 +28,7 @@ from unimarg.cli.common import (
     variables_of,
 )
 from unimarg.errors import UsageError
+from unimarg.exact import DEFAULT_MEMORY
 
 if TYPE_CHECKING:
     from unimarg.marginalizer import Marginalizer
@@ -46,9 +47,7 @@ BetaOption = Annotated[str | None, typer.Option(help="Of hybrid: how much of the
 StructureOption = Annotated[
     bool, typer.Option("--structure/--no-structure", help="Whether nodes without findings below keep their tables; the paper: no.")
 ]
-MemoryOption = Annotated[
-    float | None, typer.Option(help="GiB that --method exact, and --explain without a model, may use; 4 if not given.")
-]
+MemoryOption = Annotated[float | None, typer.Option(help="GiB that --method exact may use; 4 if not given.")]
 JointOption = Annotated[
     list[str] | None, typer.Option("--joint", metavar="NAME", help="Report combinations of the variables named so. Repeatable.")
 ]
@@ -58,7 +57,7 @@ ExplainOption = Annotated[
     typer.Option(
         "--explain",
         metavar="NAME[=STATE]",
-        help="Report which findings moved this variable, or this state of it, else the one moved most: one pass of a model, or exactly.",
+        help="Report which findings moved this variable, or this state of it, else the one moved most: one pass of a model, or auto.",
     ),
 ]
 PlotOption = Annotated[Path | None, typer.Option("--plot", help="Draw the marginals too: .png, .svg or .pdf.")]
@@ -108,8 +107,10 @@ def query(
     findings = findings_of(net, case, evidence or [])
     if explain:
         if method not in ("auto", "um" if model else "exact"):
-            raise UsageError(f"--explain goes by one pass of a model, or exactly where a network is given: not by --method {method}")
+            raise UsageError(f"--explain goes by one pass of a model; where a network is given by auto, or exact: not by --method {method}")
         _only("--explain", options, ("seed",) if model else ("seed", "memory"))
+        if method == "exact":
+            options.setdefault("memory", DEFAULT_MEMORY)
         return _query_explain(model or net, findings, explain, options, as_json)
     if method == "auto":
         from unimarg.query import only_question
@@ -241,7 +242,8 @@ def _query_most_probable(source: Network | Marginalizer, findings: dict[str, Any
     from unimarg.explanation import most_probable
     from unimarg.marginalizer import Marginalizer
 
-    found = source.most_probable(findings, seed) if isinstance(source, Marginalizer) else most_probable(source, findings, seed)
+    with terminal.waiting("looking for the most probable state"):
+        found = source.most_probable(findings, seed) if isinstance(source, Marginalizer) else most_probable(source, findings, seed)
     if as_json:
         answer = {"assignment": found.assignment, "log_probability": found.log_probability, "exact": found.exact, "seconds": found.seconds}
         return print(json.dumps(answer | {"message": found.message, "evidence": findings}, indent=2))
@@ -261,11 +263,13 @@ def _query_explain(source: Network | Marginalizer, findings: dict[str, Any], nam
     names = source.net.names if by_model else source.names
     target, _, state = (name, "", "") if name in names else name.partition("=")
     ask: Any = source.explain if by_model else partial(explain, source, **options)
-    table = ask(findings, target, state or None)
+    with terminal.waiting("leaving out each finding in turn"):
+        table = ask(findings, target, state or None)
     message = source.about_one_shot(parse_evidence(source.net, findings)) if by_model else ""
     if as_json:
         rows = [finite(row) for row in table.to_dict("records")]
-        how = {"method": "um" if by_model else "exact", "message": message}
-        return print(json.dumps({**table.attrs, **how, "findings": rows, "evidence": findings}, indent=2))
+        return print(json.dumps({**finite(table.attrs), "message": message, "findings": rows, "evidence": findings}, indent=2))
     terminal.console().print(terminal.influence(table))
-    return terminal.console().print(message or "exact", style="dim", markup=False)
+    error = table.attrs["std_error"]
+    how = f"{table.attrs['method']}, standard errors up to {error:.2g}" if error > 0 else table.attrs["method"]
+    return terminal.console().print(message or how, style="dim", markup=False)

@@ -68,11 +68,13 @@ def _posterior_chunks(net: Network, findings: dict[str, Any], n: int, seed: int)
     """The one piece that samples of a posterior come in."""
     import numpy as np
 
+    from unimarg import terminal
     from unimarg.joint_posterior import sample_posterior
     from unimarg.query import only_question
 
     only_question(net, None)
-    frame = sample_posterior(net, findings, n, seed=seed)
+    with terminal.waiting(terminal.PREPARING):
+        frame = sample_posterior(net, findings, n, seed=seed)
     print(f"unimarg: {frame.attrs['draws']} draws, worth {frame.attrs['ess']:.0f}, by {frame.attrs['method']}", file=sys.stderr)
     numbers = [{state: k for k, state in enumerate(v.states)} for v in net.variables]
     return [np.array([frame[v.name].map(of).to_numpy() for v, of in zip(net.variables, numbers, strict=True)], dtype=int).T]
