@@ -69,12 +69,30 @@ def test_a_module_of_the_same_name_does_not_hide_a_function():
     assert callable(um.exact)
 
 
-def test_file_map_of_the_readme_is_fresh():
-    """Every module has one line in the README, and every line names a module that exists."""
-    package = ROOT / "src" / "unimarg"
-    modules = {str(p.relative_to(package)) for p in package.rglob("*.py") if p.name != "__init__.py"}
-    listed = re.findall(r"^\| `([\w/]+\.py)` \|", README, flags=re.M)
-    assert sorted(listed) == sorted(modules)
+PACKAGE = ROOT / "src" / "unimarg"
+LISTED = re.findall(r"^\| `([\w/]+\.py)` \|", (ROOT / "docs" / "files.md").read_text(), flags=re.M)
+
+
+def test_file_map_is_fresh():
+    """Every module has one line in docs/files.md, and every line names a module that exists."""
+    modules = {str(p.relative_to(PACKAGE)) for p in PACKAGE.rglob("*.py") if p.name != "__init__.py"}
+    assert sorted(LISTED) == sorted(modules)
+
+
+def imported(module: str) -> set[str]:
+    """The modules of ours that it imports at its top."""
+    out = set()
+    for node in ast.parse((PACKAGE / module).read_text()).body:
+        if isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] == "unimarg":
+            names = [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
+            out |= {"/".join(name.split(".")[1:]) + ".py" for name in names} & {*LISTED}
+    return out
+
+
+def test_a_module_imports_what_lies_above_it():
+    assert "evidence.py" in imported("query.py")
+    for at, module in enumerate(LISTED):
+        assert imported(module) <= {*LISTED[:at]}, module
 
 
 def readme_block(heading: str) -> str:
