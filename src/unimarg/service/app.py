@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import json
 import time
-from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Sequence
+from collections.abc import AsyncIterator, Collection, Sequence
 from contextlib import asynccontextmanager
 from importlib import resources
 from importlib.metadata import version
@@ -18,17 +17,15 @@ from typing import Any
 
 import orjson
 from fastapi import FastAPI, Request
-from fastapi.exceptions import HTTPException as FastAPIHTTPException
 from fastapi.exceptions import RequestValidationError
-from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
 from starlette.responses import Response, StreamingResponse
 
-from unimarg.errors import EvidenceError, UnimargError, UsageError, closest
-from unimarg.evidence import no_name_twice
+from unimarg.errors import UnimargError, UsageError, closest
 from unimarg.query import OF_SAMPLES, check
 from unimarg.service import refusal, schemas
 from unimarg.service.batching import Batcher
+from unimarg.service.body import StrictRoute
 from unimarg.service.guard import Guard
 from unimarg.service.limits import Limits
 from unimarg.service.metrics import CONTENT_TYPE, Metrics
@@ -48,35 +45,16 @@ ADDRESSES = {"index.html": "/", "docs.html": "/docs"}  # of the page's files; th
 NO: dict[int | str, dict[str, Any]] = {
     status: {"model": schemas.Trouble, "description": text}
     for status, text in {
-        400: "The body is not JSON in UTF-8.",
+        400: "The body is not JSON in UTF-8, is nested too deeply, or has too long a number.",
         401: "A token is needed.",
         404: "There is no such model.",
         408: "The request did not arrive in time.",
         413: "The body is too large.",
+        415: "The content type of the body is not that of JSON.",
         422: "The request does not fit the network; the sentence says why.",
         503: "Too much to do; Retry-After says when to try again.",
     }.items()
 }
-
-
-class Strict(Request):
-    """A request in whose JSON no name is there twice."""
-
-    async def json(self) -> Any:
-        try:
-            return json.loads(await self.body(), object_pairs_hook=no_name_twice)
-        except EvidenceError as e:
-            raise FastAPIHTTPException(422, str(e)) from None
-
-
-class StrictRoute(APIRoute):
-    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        handler = super().get_route_handler()
-
-        async def strict(request: Request) -> Response:
-            return await handler(Strict(request.scope, request.receive))
-
-        return strict
 
 
 class Service:
