@@ -86,8 +86,12 @@ class Service:
 
     async def _warm_up(self) -> None:
         """Sampling takes longest to compile; one-shot answers do not wait for it."""
-        for s in self.served.values():
-            await self.sampling.start(s.warm_up, Stop())
+
+        def every(stop: Stop) -> None:
+            for s in self.served.values():
+                s.warm_up(stop)
+
+        await self.sampling.start(every, Stop())  # as one work: no request can take the place of the next model
         gc.collect()
         gc.freeze()  # what the compilers leave behind stays: to go through it again would make requests wait
         self.ready = True
@@ -187,9 +191,18 @@ def _pages(app: FastAPI) -> None:
 def _about(app: FastAPI, service: Service) -> None:
     @app.get("/health", response_model=schemas.Health, tags=["about"])
     async def health() -> Response:
-        """Whether the service lives, and whether sampling is compiled."""
+        """Whether the service lives: a 200 from the beginning. What it says of itself tells whether sampling is compiled."""
         status = "ok" if service.ready else "warming up"
         return _json({"status": status, "version": version("unimarg"), "models": [s.facts() for s in service.served.values()]})
+
+    warming = {"model": schemas.Trouble, "description": "Sampling is being compiled; Retry-After says when to try again."}
+
+    @app.get("/ready", response_model=schemas.Health, tags=["about"], responses={503: warming})
+    async def ready() -> Response:
+        """Whether to send requests here: as /health, but a 503 while answers would have to wait for sampling to be compiled."""
+        if not service.ready:
+            raise RefusalError(503, "the service is warming up; please try again", retry=2)
+        return await health()
 
     @app.get("/metrics", tags=["about"], response_class=Response, responses={200: {"content": {"text/plain": {}}}, 401: NO[401]})
     async def metrics() -> Response:

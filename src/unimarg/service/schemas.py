@@ -67,7 +67,8 @@ class Query(Case):
         Literal["um", "auto", "exact"] | None,
         Field(
             description="um: one pass of a trained network, at once: the default here if there is one, where the library and the command "
-            "line have auto. auto: exact, else sampled with an error; the default without a trained network."
+            "line have auto. auto: exact, else sampled with an error; the default without a trained network. exact: within 64 MiB, and "
+            "no answer beyond."
         ),
     ] = None
     samples: Annotated[int | None, Field(ge=1, description="At most so many, of auto.")] = None
