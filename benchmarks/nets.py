@@ -19,10 +19,10 @@ from inference_checks import load, trained
 
 import unimarg as um
 from unimarg import Network
-from unimarg.comparison import given as named
 from unimarg.evaluation import evidence_sets
 from unimarg.importance import Limits
 from unimarg.query import Asked, Options
+from unimarg.tables import given as named
 
 COLUMNS = ["network", "family", "method", "samples", "sets", "left_out", "times_lower", "least", "most", "told_over_true", "time_ratio"]
 SEED = 4242

@@ -116,7 +116,7 @@ def test_methods_that_need_a_model_say_so():
         ([5], "evidence must be a mapping"),
         ("lung=yes", "^evidence must be a mapping from variable to state, not str"),
         (pd.Series({"dysp": "yes", "lung": None}), r"^evidence must be .*not Series; .*row\.dropna\(\)\.to_dict\(\)"),
-        (pd.DataFrame({"dysp": ["yes"]}), r"^evidence must be .*not DataFrame; of a table's row"),
+        (pd.DataFrame({"dysp": ["yes", "maybe"]}), "^row 1: 'dysp' has no state 'maybe'"),
     ],
 )
 def test_bad_evidence_is_a_sentence(evidence, sentence):
@@ -139,6 +139,22 @@ def test_several_evidence_sets_are_answered_as_one_by_one():
         alone = um.infer(ASIA, evidence, method="prior", samples=8192)
         np.testing.assert_array_equal(np.concatenate(found.probabilities), np.concatenate(alone.probabilities))
     assert um.infer(ASIA, [], method="prior") == []
+
+
+@pytest.mark.parametrize("method", ["auto", "exact", "um"])
+def test_a_table_is_a_list_of_evidence_sets(method):
+    """An empty cell is unobserved, a state may be given by its number."""
+    rows = pd.DataFrame(
+        {"dysp": ["yes", None, "no"], "smoke": [1, float("nan"), 0], "either": [None, "no", None], "lung": [None, "yes", None]}
+    )
+    sets = [{"dysp": "yes", "smoke": "no"}, {"either": "no", "lung": "yes"}, {"dysp": "no", "smoke": "yes"}]
+    found = MODEL.query(rows, ["tub", "lung"], method) if method == "um" else um.infer(ASIA, rows, ["tub", "lung"], method)
+    assert [p.status for p in found] == ["ok", "failed", "ok"]
+    assert "impossible" in found[1].message
+    for evidence, post in ((sets[0], found[0]), (sets[2], found[2])):
+        truth = MODEL.query(evidence, ["tub", "lung"], "um") if method == "um" else um.exact(ASIA, evidence, ["tub", "lung"])
+        assert {name: post[name] for name in post} == {name: pytest.approx(truth[name], abs=1e-6) for name in ("tub", "lung")}
+    assert um.infer(ASIA, rows[:0]) == []
 
 
 @pytest.mark.parametrize("method", ["auto", "exact", "prior", "lookahead", "um"])

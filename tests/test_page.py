@@ -438,4 +438,4 @@ def test_a_token_is_asked_for(browser, client):
 def test_the_description_is_a_page(opened):
     page = opened("docs")
     page.wait_for_selector("h2:has-text('/v1/models/{model}/query')")
-    assert page.locator("section").count() == 9
+    assert page.locator("section").count() == 10

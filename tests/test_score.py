@@ -24,7 +24,7 @@ from unimarg.bulk.source import open_source, states_of
 from unimarg.masking import observable
 
 score = um.score
-MODEL = random_model(ASIA)
+ALARM, MODEL = um.example("alarm"), random_model(ASIA)
 HEADER = "dysp,smoke,lung"
 NET = Network(
     [Variable("a"), Variable("b", ("NA", "None", "nan")), Variable("c", ("1", "2", "3"))],
@@ -123,6 +123,41 @@ def test_auto_row_by_row_with_an_error(tmp_path):
     assert "impossible" in (tmp_path / "bad.csv").read_text()
 
 
+def test_a_network_needs_no_model(tmp_path):
+    """By auto unless told; alike by exact, and for an object of pyAgrum."""
+    rows = frame(40)
+    rows.loc[7, ["either", "lung"]] = ["no", "yes"]  # which is impossible
+    rows.loc[9, "dysp"] = "maybe"
+    rows.insert(0, "id", range(40))
+    rows.to_csv(tmp_path / "rows.csv", index=False)
+    for number, (source, options) in enumerate(
+        [(ASIA, {}), (um.to_pyagrum(ASIA), {}), (ASIA, {"method": "exact"}), (MODEL, {"method": "exact"})]
+    ):
+        output = tmp_path / f"out{number}.csv"
+        done = score(source, tmp_path / "rows.csv", output, ["lung"], keep=["id"], errors=tmp_path / "bad.csv", **options)
+        assert (done.rows, done.bad, done.doubtful) == (40, 2, 0)
+        bad = pd.read_csv(tmp_path / "bad.csv")
+        assert list(bad["line"]) == [9, 11]
+        assert "impossible" in bad["reason"][0]
+        found = pd.read_csv(output)
+        assert set(found["method"]) == {"exact"}
+        for row, p in zip(found["id"], found["lung=yes"], strict=True):
+            evidence = rows.drop(columns="id").loc[row].dropna().to_dict()
+            assert p == pytest.approx(um.exact(ASIA, evidence)["lung"]["yes"], rel=1e-5)
+
+
+def test_a_row_that_is_too_expensive_is_set_aside(tmp_path, monkeypatch):
+    """And the reason says what can be done about it here."""
+    monkeypatch.setattr(sys.modules["unimarg.exact"], "DEFAULT_MEMORY", 700)
+    path = table(tmp_path, f"{','.join(ALARM.names)}\n{',' * 36}\n{','.join('0' * 37)}\n")
+    done = score(ALARM, path, tmp_path / "out.csv", ["HR"], method="exact", errors=tmp_path / "bad.csv")
+    assert (done.rows, done.bad) == (2, 1)
+    (bad,) = csv.DictReader(io.StringIO((tmp_path / "bad.csv").read_text(), newline=""))
+    assert bad["line"] == "2"
+    assert bad["reason"].startswith("the exact answer needs about ")
+    assert bad["reason"].endswith("the budget is 700 B; use the method auto")
+
+
 def test_no_rows(tmp_path):
     for suffix in (".csv", ".parquet"):
         assert score(MODEL, table(tmp_path, f"{HEADER}\n"), tmp_path / f"out{suffix}", ["tub"]).rows == 0
@@ -138,7 +173,10 @@ def test_no_rows(tmp_path):
         ("dysp,dysp\n", {}, UsageError, "'dysp' is there twice"),
         (HEADER, {"keep": ["id"]}, UsageError, "no column 'id' to keep"),
         (HEADER, {"keep": "dysp"}, UsageError, "give a list of names"),
-        (HEADER, {"method": "exact"}, UsageError, "one of the methods um, auto"),
+        ("dysp;smoke\nyes;no\n", {}, UsageError, "column 'dysp;smoke' is no .*separated by ';': that must be commas$"),
+        ('"id"\t"smoke"\n1\tno\n', {"keep": ["id"]}, UsageError, r"separated by '\\t'"),
+        ("ill;well\n", {}, UsageError, "allowed: .*--keep"),
+        (HEADER, {"method": "prior"}, UsageError, "^a table is scored by one of the methods um, auto, exact, not 'prior'"),
         (HEADER, {"targets": ["lunge"]}, UsageError, "did you mean 'lung'"),
         (HEADER, {"output": "out.xlsx"}, UsageError, "one of the suffixes .csv"),
         (HEADER, {"output": "no/such/out.csv"}, FormatError, "there is no folder"),
@@ -153,10 +191,17 @@ def test_what_is_refused(tmp_path, text, options, error, message):
     assert not output.exists()
 
 
-@pytest.mark.parametrize("source", ["asia.um", ASIA, None])
-def test_what_is_no_model(tmp_path, source):
-    with pytest.raises(UsageError, match=r"needs a trained model, not .*load_model"):
-        score(source, table(tmp_path, HEADER), tmp_path / "out.csv")
+@pytest.mark.parametrize(
+    ("source", "options", "message"),
+    [
+        ("asia.um", {}, "needs a trained model or a network, not a name; unimarg.load_model or unimarg.load reads 'asia.um'"),
+        (None, {}, "this needs a Network"),
+        (ASIA, {"method": "um"}, "^without a trained model a table is scored by one of the methods auto, exact, not 'um'"),
+    ],
+)
+def test_what_is_no_model(tmp_path, source, options, message):
+    with pytest.raises(UsageError, match=message):
+        score(source, table(tmp_path, HEADER), tmp_path / "out.csv", **options)
 
 
 @pytest.mark.parametrize("name", ["asia.um", "asia.bif", "link.csv"])
@@ -210,6 +255,29 @@ def test_a_run_goes_on_where_it_stopped(tmp_path, monkeypatch, suffix):
     assert output.read_bytes() == (tmp_path / f"whole{suffix}").read_bytes()
     assert bad.read_text() == (tmp_path / "whole_bad.csv").read_text()
     assert not (tmp_path / f"out{suffix}.parts").exists()
+
+
+def test_a_run_of_a_network_goes_on_with_that_network_only(tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "ONE_BY_ONE", 4)
+    frame(10).to_csv(tmp_path / "rows.csv", index=False)
+
+    def stop(rows: int, share: float) -> None:
+        if rows == 8:
+            raise KeyboardInterrupt
+
+    files = tmp_path / "rows.csv", tmp_path / "out.csv", ["lung"]
+    with pytest.raises(KeyboardInterrupt):
+        score(ASIA, *files, progress=stop)
+    other = Network(
+        ASIA.variables,
+        {v.name: [ASIA.names[p] for p in parents] for v, parents in zip(ASIA.variables, ASIA.parents, strict=True)},
+        dict(zip(ASIA.names, ASIA.mechanisms, strict=True)) | {"smoke": [0.4, 0.6]},
+        ASIA.name,
+    )
+    with pytest.raises(UsageError, match="another input, model or option"):
+        score(other, *files)
+    assert score(ASIA, *files).resumed == 4
+    assert list(pd.read_csv(tmp_path / "out.csv")["row"]) == list(range(10))
 
 
 def test_the_advice_after_a_bad_row_can_be_followed(tmp_path, monkeypatch):
@@ -273,8 +341,12 @@ def test_command_line(tmp_path, capsys, monkeypatch):
     code, out, err = run(capsys, "score", "asia.um", "rows.csv", "-o", "out.parquet", "-t", "lung", "--errors", "bad.csv")
     assert (code, err) == (0, "")
     assert out.startswith("out.parquet: 5 rows, 3 bad ones in bad.csv, ")
+    code, out, _ = run(capsys, "score", "asia", "rows.csv", "-o", "exact.csv", "-t", "lung", "--method", "exact", "--errors", "bad.csv")
+    assert (code, out.startswith("exact.csv: 5 rows, 3 bad ones in bad.csv, ")) == (0, True)
     for arguments, message in [
-        (("asia", "rows.csv"), "unimarg train asia"),
+        (("asia", "rows.csv", "--method", "um"), "unimarg train asia"),
+        (("asia", "rows.csv"), "line 3: 'dysp' has no state 'maybe'"),
+        (("asiaa", "rows.csv"), "did you mean 'asia'"),
         (("asia.um", "rows.csv"), "line 3: 'dysp' has no state 'maybe'"),
         (("asia.um", "missing.csv"), "missing.csv"),
     ]:

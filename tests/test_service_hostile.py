@@ -44,8 +44,9 @@ DEEP = b'{"evidence": ' + b"[" * 100_000 + b"]" * 100_000 + b"}"
         (b"[]", "valid dictionary"),
         (b'"query"', ""),
         (b"null", "valid dictionary"),
-        (DEEP, "the body is not JSON"),
-        (b'{"evidence": {"fever": ' + b"9" * 10_000 + b"}}", ""),
+        (DEEP, "the body is nested too deeply"),
+        (b'{"evidence": {"fever": ' + b"9" * 5_000 + b"}}", "a number in the body is too long: at most 4,300 digits"),
+        (b'{"evidence": {"fever": ' + b"9" * 4_000 + b"}}", "'fever' has no state '9999"),
         (b'{"evidence": {"fever": 1e999}}', "'fever' has no state 'inf'"),
         (b'{"evidence": {"fever": NaN}}', "'fever' cannot be nan"),
         (b'{"evidence": {"fever": [NaN, 1, 1]}}', "must be finite"),
@@ -55,7 +56,9 @@ DEEP = b'{"evidence": ' + b"[" * 100_000 + b"]" * 100_000 + b"}"
         (b'{"evidence": {"fever": [[1], [2], [3]]}}', "needs 3 numbers"),
         (b'{"evidence": {"fever": {"hot": 1}}}', "'fever' has no state 'hot'"),
         (b'{"evidence": {"fever": {"high": "much"}}}', "must be numbers"),
-        (b'{"evidence": {"fever": null}}', "cannot be None"),
+        (b'{"evidence": {"fever": null}}', "'fever' cannot be null; give a state (none, low, high)"),
+        (b'{"evidence": {"fever": [null, 1, 1]}}', "the likelihood of 'fever' must be numbers, not [null, 1, 1]"),
+        (b'{"evidence": {"fever": {"high": null}}}', "the likelihood of 'fever' must be numbers, not {'high': null}"),
         (b'{"evidence": {"fever": "hot"}}', "'fever' has no state 'hot'; allowed: 'none', 'low', 'high'"),
         (b'{"evidence": {"fever": 3}}', "has no state '3'"),
         (b'{"evidence": {"fevr": "high"}}', "there is no variable 'fevr'; did you mean 'fever'?"),
@@ -73,8 +76,15 @@ DEEP = b'{"evidence": ' + b"[" * 100_000 + b"]" * 100_000 + b"}"
         (b'{"method": "auto", "seed": 1e10}', "seed: input should be a valid integer"),
         (b'{"method": "auto", "target_error": 0}', "target_error: input should be greater than 0"),
         (b'{"evidence": {"fever": "high", "fever": "low"}}', "'fever' is there twice: 'high' and 'low'"),
+        (b'{"evidence": {"fever": null, "fever": 1}}', "'fever' is there twice: null and 1"),
         (b'{"evidence": {"fever": "high"}, "evidence": {}}', "'evidence' is there twice"),
         (b'{"evidnce": {}}', "evidnce: extra inputs are not permitted"),
+        (
+            b'{"method": "magic", "seed": -1, "evidnce": {}}',
+            "method: input should be 'um', 'auto' or 'exact'; seed: input should be greater than or equal to 0; "
+            "evidnce: extra inputs are not permitted",
+        ),
+        (b'{"targets": [1, 2, 3, 4, 5, 6, 7]}', "targets.4: input should be a valid string (and 2 more)"),
     ],
     ids=lambda x: x[:40].decode(errors="replace") if isinstance(x, bytes) else None,
 )
@@ -83,6 +93,28 @@ def test_a_body_that_is_wrong(client, body, sentence):
     assert 400 <= reply.status < 500
     assert sentence in reply.error
     assert len(reply.error) <= 500
+
+
+@pytest.mark.parametrize("what", ["query", "batch", "stream", "questions", "explain"])
+@pytest.mark.parametrize(
+    "kind", ["", "application/x-www-form-urlencoded", "text/json", "multipart/form-data; boundary=x", "application/a/json"]
+)
+def test_a_body_that_is_not_sent_as_json(client, what, kind):
+    reply = client.post(f"/v1/models/clinic/{what}", b'{"evidence": {"fever": "high"}}', **{"content-type": kind})
+    assert reply.status == 415
+    assert "send content-type: application/json" in reply.error
+    assert kind in reply.error
+    assert "415" in client.get("/openapi.json").json["paths"][f"/v1/models/{{model}}/{what}"]["post"]["responses"]
+
+
+@pytest.mark.parametrize("kind", ["application/json; charset=utf-8", "Application/JSON", "application/vnd.api+json;x=y"])
+def test_other_names_of_json(client, kind):
+    assert client.post(QUERY, b'{"evidence": {"fever": "high"}}', **{"content-type": kind}).status == 200
+
+
+def test_what_has_no_body_needs_no_type(client):
+    assert client.post(QUERY, b"", **{"content-type": ""}).status == 422
+    assert client.get("/v1/models/clinic", **{"content-type": "text/plain"}).status == 200
 
 
 @pytest.mark.parametrize("what", ["batch", "stream", "questions", "explain"])

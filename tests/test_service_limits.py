@@ -1,5 +1,6 @@
 """The service's limits: who may ask, how much, how many at once; and how it ends."""
 
+import asyncio
 import http.client
 import json
 import os
@@ -18,6 +19,7 @@ import unimarg as um
 from models import ASIA, random_model
 from serving import clinic_like, serving, wait_for
 from unimarg.cli import main
+from unimarg.cli.serve import serve
 from unimarg.service import app, served
 from unimarg.service.app import make_app
 from unimarg.service.limits import Limits
@@ -65,6 +67,25 @@ def test_requests_that_ask_for_too_much(client):
     assert (reply.status, reply.error) == (422, "a batch may have at most 1024 evidence sets, not 1025")
 
 
+def test_exact_beyond_its_budget_says_what_can_be_done_here(client, monkeypatch):
+    monkeypatch.setattr(served, "EXACT_MEMORY", 100.0)
+    asked = {"evidence": {"symptom_0": "yes"}, "method": "exact"}
+    reply = client.post("/v1/models/clinic/query", asked)
+    assert reply.status == 422
+    assert reply.error.startswith("the exact answer needs about ")
+    assert reply.error.endswith('the budget is 100 B; ask for fewer targets, or with "method": "auto"')
+    last = json.loads(client.post("/v1/models/clinic/stream", asked).body.splitlines()[-1])
+    assert last == {"stage": "error", "error": reply.error}
+    assert client.post("/v1/models/clinic/query", asked | {"method": "auto"}).status == 200
+
+
+def test_the_budget_of_exact_is_told(client):
+    told = f"{served.EXACT_MEMORY / 2**20:.0f} MiB"
+    method = client.get("/openapi.json").json["components"]["schemas"]["Query"]["properties"]["method"]
+    readme = (Path(__file__).parent.parent / "README.md").read_text()
+    assert all(told in text for text in (method["description"], serve.__doc__ or "", readme.split("\n## Serve\n")[1].split("\n## ")[0]))
+
+
 def test_an_answer_has_a_size(client, monkeypatch):
     monkeypatch.setattr(app, "NUMBERS", 100)
     assert client.post("/v1/models/clinic/batch", {"evidence": [{}] * 3}).status == 200
@@ -75,7 +96,27 @@ def test_an_answer_has_a_size(client, monkeypatch):
 def test_warming_up_compiles_and_ends():
     with serving({"asia": ASIA}, warm=True) as warmed:
         assert warmed.get("/health").json["status"] == "ok"
+        assert warmed.get("/ready").status == 200
         assert 'unimarg_work{kind="sampling"} 0.0' in warmed.get("/metrics").body.decode()
+
+
+def test_a_load_balancer_learns_when_to_send_requests(monkeypatch):
+    """Until sampling is compiled the service lives but is not ready; both can be asked without the token."""
+    compiled = threading.Event()
+    with serving({"asia": ASIA}, token="secret") as client:
+        assert client.get("/ready").json == client.get("/health").json
+        monkeypatch.setattr(client.service, "ready", False)
+        monkeypatch.setattr(client.service.served["asia"], "warm_up", lambda stop: compiled.wait(30))
+        warming = asyncio.run_coroutine_threadsafe(client.service._warm_up(), client.server.servers[0].get_loop())
+        for _ in range(2):
+            reply = client.get("/ready")
+            assert (reply.status, reply.headers["retry-after"]) == (503, "2")
+            assert "warming up" in reply.error
+        health = client.get("/health")
+        assert (health.status, health.json["status"]) == (200, "warming up")
+        compiled.set()
+        warming.result(30)
+        assert client.get("/ready").status == 200
 
 
 @pytest.fixture
@@ -240,6 +281,7 @@ def test_the_command_says_what_is_wrong(capsys):
             (["asia", "asia"], "the same name"),
             (["asia", "--token", ""], "protects nothing"),
             (["asia", "--seconds", "0"], "limit 'seconds'"),
+            (["asia", "--queue", "-1"], "limit 'queue'"),
             (["asia", "--port", port], "Address already in use"),
             (["asia", "--host", "no.such.host.invalid"], "cannot listen on no.such.host.invalid"),
         ):

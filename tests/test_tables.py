@@ -55,6 +55,8 @@ def test_a_cell_that_is_no_state_is_named_with_its_row(cell):
 
 
 def test_columns():
+    with pytest.raises(UsageError, match="separated by ';'"):
+        states_from_frame(NET, pd.DataFrame({"a;b": ["no;NA"]}))
     with pytest.raises(UsageError, match="did you mean 'a'"):
         states(A=["no"])
     with pytest.raises(UsageError, match="there twice"):

@@ -30,12 +30,12 @@ from process import Failure, Process
 from report import write_report
 
 import unimarg as um
-from unimarg.comparison import given
 from unimarg.evaluation import evidence_sets
 from unimarg.network import Network
 from unimarg.provenance import provenance
 from unimarg.query import EXACT_MEMORY
 from unimarg.rows import append_row, read_rows
+from unimarg.tables import given
 
 SEED = 4242
 KEY = ("network", "family", "set", "engine", "budget")

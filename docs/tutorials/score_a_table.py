@@ -30,6 +30,10 @@ sure = pd.read_csv(folder / "sure.csv")
 print(list(sure["method"]))  # -> ['exact', 'exact', 'exact']
 print(round(float(sure["lung=yes"][0]), 4))  # -> 0.0238
 
+# %% A network needs no model for that: auto is its method unless told, and "exact" another.
+done = um.score(net, folder / "patients.csv", folder / "exact.csv", ["lung"], method="exact", keep=["id"], errors=folder / "bad.csv")
+print(done.rows, done.bad)  # -> 4 1
+
 # %% A file of any size takes the same memory, and a run that was killed goes on where it stopped when it is started again. On the
 # command line:
 #
@@ -39,3 +43,4 @@ print(round(float(sure["lung=yes"][0]), 4))  # -> 0.0238
 rows = pd.DataFrame({"dysp": ["yes", None], "smoke": ["no", "yes"]})
 print(model.predict_proba(rows, ["lung"]).shape)  # -> (2, 2)
 print(model.predict(rows, ["smoke"])["smoke"].tolist())  # -> ['no', 'yes']
+print([round(post["lung"]["yes"], 4) for post in um.infer(net, rows, ["lung"])])  # -> [0.0238, 0.1]

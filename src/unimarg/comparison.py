@@ -43,6 +43,7 @@ from unimarg.provenance import COLUMNS as PROVENANCE
 from unimarg.provenance import provenance
 from unimarg.query import WITHOUT_MODEL, Asked, Options, check
 from unimarg.rows import append_row, markdown_table, read_rows
+from unimarg.tables import given
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -213,11 +214,6 @@ class _Run:
         self.warm.add(method)
         with contextlib.suppress(TooExpensiveError):
             self._asked(row, self.model, self.options, 0, samples=1, beta=beta).by(method)
-
-
-def given(net: Network, row: Ints) -> dict[str, str]:
-    """Evidence by names from states, -1 where unobserved."""
-    return {net.names[i]: net.variables[i].states[k] for i, k in enumerate(row) if k >= 0}
 
 
 def stream_seed(*numbers: int) -> int:

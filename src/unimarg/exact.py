@@ -163,6 +163,11 @@ def _too_expensive(needed: float, memory: float) -> TooExpensiveError:
     )
 
 
+def advised(error: TooExpensiveError, advice: str) -> TooExpensiveError:
+    """The same figures, with advice for those who cannot allow more memory."""
+    return TooExpensiveError(f"{str(error).partition('; ')[0]}; {advice}", error.predicted_bytes)
+
+
 def _bytes(number: float) -> str:
     for unit in ("B", "KiB", "MiB", "GiB"):
         if number < 1024:

@@ -17,9 +17,12 @@ from unimarg.frame import frame_of
 from unimarg.network import Network
 from unimarg.posterior import Posterior
 from unimarg.query import Asked, Options, check
+from unimarg.tables import given, states_from_frame
 from unimarg.together import FEWEST, Group, better_off, sets_together
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from unimarg.marginalizer import Marginalizer
 
 
@@ -36,7 +39,7 @@ def infer(
 @overload
 def infer(
     net: AnyNetwork,
-    evidence: Iterable[Mapping[str, object]],
+    evidence: Iterable[Mapping[str, object]] | pd.DataFrame,
     targets: Sequence[str] | None = None,
     method: str = "auto",
     **options: Any,
@@ -45,7 +48,7 @@ def infer(
 
 def infer(
     net: AnyNetwork,
-    evidence: Mapping[str, object] | Iterable[Mapping[str, object]] | None = None,
+    evidence: Mapping[str, object] | Iterable[Mapping[str, object]] | pd.DataFrame | None = None,
     targets: Sequence[str] | None = None,
     method: str = "auto",
     **options: Any,
@@ -56,9 +59,10 @@ def infer(
     targets; None: draw all samples), ``seconds``, ``structure``, ``seed``; ``memory`` (of exact: bytes, 4 GiB if not given);
     ``progress`` (told the samples and seconds so far, again and again; the answer True ends the drawing). An option that has no effect on
     the method is an error; ``auto`` takes all but ``memory``.
-    For several evidence sets give a list of them: the answers are a list too, each with its own stopping and status; where one alone would
-    be an error (impossible evidence, exact inference too expensive) it has the status ``failed`` and says why. On an accelerator ``auto``
-    and ``lookahead`` draw many sets in one call.
+    For several evidence sets give a list of them, or a DataFrame, whose rows they are, with an empty cell (None, NaN) where nothing is
+    known: the answers are a list too, each with its own stopping and status; where one alone would be an error (impossible evidence,
+    exact inference too expensive) it has the status ``failed`` and says why. On an accelerator ``auto`` and ``lookahead`` draw many sets
+    in one call.
 
     >>> from unimarg.network import NoisyOr, Variable
     >>> net = Network([Variable("rain"), Variable("wet")], {"wet": ["rain"]}, {"rain": [0.8, 0.2], "wet": NoisyOr(0.1, [0.8])})
@@ -74,6 +78,8 @@ def answer(net: Network, model: Marginalizer | None, evidence: Any, targets: Seq
     made = Options(**options)
     made.limits()
     targets = None if targets is None else [net.names[i] for i in net.find_all(targets)]
+    if hasattr(evidence, "columns") and hasattr(evidence, "dropna"):  # a table of pandas
+        evidence = [given(net, row) for row in states_from_frame(net, evidence)]
     if one_set(evidence):
         return Asked(net, model, evidence, targets, made).by(method)
     asked = [_one_of_several(net, model, number, e, targets, made) for number, e in enumerate(evidence)]

@@ -77,12 +77,16 @@ class Marginalizer:
 
     @overload
     def query(
-        self, evidence: Iterable[Mapping[str, object]], targets: Sequence[str] | None = None, method: str = "auto", **options: Any
+        self,
+        evidence: Iterable[Mapping[str, object]] | pd.DataFrame,
+        targets: Sequence[str] | None = None,
+        method: str = "auto",
+        **options: Any,
     ) -> list[Posterior]: ...
 
     def query(
         self,
-        evidence: Mapping[str, object] | Iterable[Mapping[str, object]] | None = None,
+        evidence: Mapping[str, object] | Iterable[Mapping[str, object]] | pd.DataFrame | None = None,
         targets: Sequence[str] | None = None,
         method: str = "auto",
         **options: Any,
@@ -93,7 +97,7 @@ class Marginalizer:
         independent, hybrid, message, lookahead, adaptive, sequential. ``options``: ``samples``, ``target_error`` (the largest
         standard error over the targets; None: draw all samples), ``seconds``, ``beta`` (of hybrid: a number, one for each variable, a
         mapping by name, a function of states and evidence, "fit"), ``structure``, ``seed``, ``memory`` (of exact: bytes).
-        An option that has no effect on the method is an error. For a list of evidence sets there is a list of answers.
+        An option that has no effect on the method is an error. For a list of evidence sets, or a table of them, there is a list of answers.
         """
         from unimarg.inference import answer
 

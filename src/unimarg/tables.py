@@ -9,10 +9,12 @@ import numpy as np
 
 from unimarg.errors import EvidenceError, UsageError, closest
 from unimarg.evidence import state_index
-from unimarg.network import Network, Variable
+from unimarg.network import Ints, Network, Variable
 
 if TYPE_CHECKING:
     import pandas as pd
+
+SEPARATORS = (";", "\t", "|")  # of tables, beside the comma
 
 
 def states_from_frame(net: Network, frame: pd.DataFrame) -> np.ndarray:
@@ -23,13 +25,27 @@ def states_from_frame(net: Network, frame: pd.DataFrame) -> np.ndarray:
     states = np.full((len(frame), len(net)), -1, dtype=dtype)
     for name in frame.columns:
         if name not in net.index:
-            raise UsageError(f"column {name!r} is no variable of the network; {closest(name, net.names)}")
+            raise UsageError(no_column(net, name))
     if not frame.columns.is_unique:
         raise UsageError(f"column {frame.columns[frame.columns.duplicated()][0]!r} is there twice")
     for name in frame.columns:
         i = net.index[name]
         states[:, i] = _column(net.variables[i], frame.loc[:, name])
     return states
+
+
+def given(net: Network, row: Ints) -> dict[str, str]:
+    """Evidence by names from states, -1 where unobserved."""
+    return {net.names[i]: net.variables[i].states[k] for i, k in enumerate(row) if k >= 0}
+
+
+def no_column(net: Network, name: object, advice: str = "") -> str:
+    """The sentence for a column that is no variable; several names in one are those of a file with another separator than commas."""
+    for separator in SEPARATORS:
+        parts = [part.strip(' "') for part in str(name).split(separator)]
+        if len(parts) > 1 and any(part in net.index for part in parts):
+            return f"column {name!r} is no variable of the network; the columns seem to be separated by {separator!r}: that must be commas"
+    return f"column {name!r} is no variable of the network; {closest(name, net.names)}{advice}"
 
 
 def _column(variable: Variable, column: pd.Series) -> np.ndarray:

@@ -11,38 +11,46 @@ from typing import Annotated
 
 import typer
 
-from unimarg.cli.common import JsonOption, TargetOption, app, model_of, variables_of
+from unimarg.cli.common import JsonOption, ModelArgument, TargetOption, app, model_of, network_of, variables_of
 from unimarg.errors import UsageError
 
 
 @app.command()
 def score(
-    model: Annotated[str, typer.Argument(metavar="MODEL", help="A trained model (.um).")],
+    network: ModelArgument,
     rows: Annotated[Path, typer.Argument(help="The table: .csv, .csv.gz or .parquet; an empty cell is unobserved.")],
     output: Annotated[Path, typer.Option("-o", "--output", help="The file to write: .csv, .csv.gz or .parquet.")],
     target: TargetOption = None,
-    method: Annotated[str, typer.Option(help="um: one pass for many rows. auto: exact or by sampling, row by row, with an error.")] = "um",
+    method: Annotated[
+        str | None,
+        typer.Option(
+            help="um: one pass of a trained model for many rows, its default. auto: exact or by sampling, row by row, with an error; "
+            "that of a network. exact: row by row too, and what is too expensive is a bad row."
+        ),
+    ] = None,
     keep: Annotated[list[str] | None, typer.Option("--keep", help="A column to pass on, which need not be a variable. Repeatable.")] = None,
     errors: Annotated[
-        Path | None, typer.Option("--errors", help="A CSV file for rows that make no sense; without it the first one ends the run.")
+        Path | None, typer.Option("--errors", help="A CSV file for rows without an answer, and why; without it the first one ends the run.")
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Posteriors of every row of a table, of any size. After Ctrl-C, or a kill, the same command goes on where it stopped.
 
-    Example: unimarg score alarm.um rows.csv -o posteriors.parquet -t HYPOVOLEMIA --errors bad.csv
+    Examples: unimarg score alarm.um rows.csv -o posteriors.parquet -t HYPOVOLEMIA --errors bad.csv
+    unimarg score alarm rows.csv -o posteriors.csv
     """
     from unimarg import terminal
     from unimarg.bulk.scoring import score
 
-    trained = model_of(model)
-    if trained is None:
-        raise UsageError(f"score needs a trained model, which {model} is not; make one with: unimarg train {model} -o model.um")
-    targets = variables_of(trained.net, target) if target else None
+    model = model_of(network)
+    net = network_of(network) if model is None else model.net
+    if method == "um" and model is None:
+        raise UsageError(f"method 'um' needs a trained model, which {network} is not; make one with: unimarg train {network} -o model.um")
+    targets = variables_of(net, target) if target else None
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # a polite kill is a Ctrl-C
     try:
         with terminal.scoring_bar() as progress:
-            done = score(trained, rows, output, targets, method=method, keep=keep or [], errors=errors, progress=progress)
+            done = score(model or net, rows, output, targets, method=method, keep=keep or [], errors=errors, progress=progress)
     except KeyboardInterrupt:
         print("unimarg: interrupted; the same command goes on from here", file=sys.stderr)
         sys.exit(130)

@@ -29,13 +29,22 @@ def serve(
     token: Annotated[
         str | None, typer.Option(envvar="UNIMARG_TOKEN", help="Requests must carry it: Authorization: Bearer TOKEN.", show_envvar=True)
     ] = None,
-    concurrency: Annotated[int, typer.Option(help="Requests answered at once; more get a 503 and may try again.")] = 128,
+    concurrency: Annotated[int, typer.Option(help="Requests taken at once, of any kind; more get a 503 and may try again.")] = 128,
+    queue: Annotated[
+        int,
+        typer.Option(
+            help="Answers by auto or exact that wait while two are computed (questions and explanations: while one is); more get a 503 too."
+        ),
+    ] = 8,
     body: Annotated[int, typer.Option(help="Bytes that a request may have.")] = 1 << 20,
     samples: Annotated[int, typer.Option(help="Samples that an answer may draw.")] = 1 << 20,
     seconds: Annotated[float, typer.Option(help="Seconds that an answer may draw samples.")] = 30.0,
     batch: Annotated[int, typer.Option(help="One-shot questions that one pass answers together.")] = 64,
 ) -> None:
     """Serve models over HTTP, with a page at /, a description of the interface at /docs and metrics for Prometheus at /metrics.
+
+    /health answers while the service lives, /ready with a 503 until sampling is compiled.
+    An answer by exact may take 64 MiB; what needs more is refused with the figure, and may be asked by auto.
 
     Example: unimarg serve clinic.um asia.um --port 8000
     """
@@ -44,7 +53,7 @@ def serve(
 
     if token == "":
         raise UsageError("an empty token protects nothing; leave --token out, or give one")
-    limits = Limits(body=body, concurrency=concurrency, samples=samples, seconds=seconds, batch=batch)
+    limits = Limits(body=body, concurrency=concurrency, queue=queue, samples=samples, seconds=seconds, batch=batch)
     with listen(host, port) as listening:
         named = {Path(source).name.removesuffix(".gz").rsplit(".", 1)[0] or source: source for source in models}
         if len(named) < len(models):

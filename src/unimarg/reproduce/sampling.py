@@ -18,7 +18,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from unimarg.comparison import compare, given, stream_seed
+from unimarg.comparison import compare, stream_seed
 from unimarg.counter import Key
 from unimarg.errors import UnimargError, UsageError, closest
 from unimarg.importance import Draw, Drawn, Limits, chunk_size, first_sample
@@ -30,6 +30,7 @@ from unimarg.provenance import provenance
 from unimarg.query import Asked, Options
 from unimarg.reproduce.setting import References, Setting
 from unimarg.rows import append_row, read_rows
+from unimarg.tables import given
 
 BETAS = (0.0, 0.1, 0.25, 0.5, 0.75, 1.0)
 SAMPLES = (31_250, 125_000, 250_000, 500_000, 1_000_000, 2_000_000)

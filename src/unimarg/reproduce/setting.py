@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from unimarg.checkpoint import load_model, unfinished
-from unimarg.comparison import given, stream_seed
+from unimarg.comparison import stream_seed
 from unimarg.errors import FormatError, UsageError
 from unimarg.evaluation import evidence_sets
 from unimarg.examples.medical import medical
@@ -19,6 +19,7 @@ from unimarg.marginalizer import Marginalizer
 from unimarg.network import Floats, Ints, Network
 from unimarg.query import Asked, Options
 from unimarg.rows import markdown_table
+from unimarg.tables import given
 from unimarg.trainer import train
 
 FAMILY, EVIDENCE_SEED = "clinical", 4242

@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import json
 import time
-from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Sequence
+from collections.abc import AsyncIterator, Collection, Sequence
 from contextlib import asynccontextmanager
 from importlib import resources
 from importlib.metadata import version
@@ -18,17 +17,15 @@ from typing import Any
 
 import orjson
 from fastapi import FastAPI, Request
-from fastapi.exceptions import HTTPException as FastAPIHTTPException
 from fastapi.exceptions import RequestValidationError
-from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
 from starlette.responses import Response, StreamingResponse
 
-from unimarg.errors import EvidenceError, UnimargError, UsageError, closest
-from unimarg.evidence import no_name_twice
+from unimarg.errors import UnimargError, UsageError, closest
 from unimarg.query import OF_SAMPLES, check
 from unimarg.service import refusal, schemas
 from unimarg.service.batching import Batcher
+from unimarg.service.body import StrictRoute
 from unimarg.service.guard import Guard
 from unimarg.service.limits import Limits
 from unimarg.service.metrics import CONTENT_TYPE, Metrics
@@ -48,35 +45,16 @@ ADDRESSES = {"index.html": "/", "docs.html": "/docs"}  # of the page's files; th
 NO: dict[int | str, dict[str, Any]] = {
     status: {"model": schemas.Trouble, "description": text}
     for status, text in {
-        400: "The body is not JSON in UTF-8.",
+        400: "The body is not JSON in UTF-8, is nested too deeply, or has too long a number.",
         401: "A token is needed.",
         404: "There is no such model.",
         408: "The request did not arrive in time.",
         413: "The body is too large.",
+        415: "The content type of the body is not that of JSON.",
         422: "The request does not fit the network; the sentence says why.",
         503: "Too much to do; Retry-After says when to try again.",
     }.items()
 }
-
-
-class Strict(Request):
-    """A request in whose JSON no name is there twice."""
-
-    async def json(self) -> Any:
-        try:
-            return json.loads(await self.body(), object_pairs_hook=no_name_twice)
-        except EvidenceError as e:
-            raise FastAPIHTTPException(422, str(e)) from None
-
-
-class StrictRoute(APIRoute):
-    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        handler = super().get_route_handler()
-
-        async def strict(request: Request) -> Response:
-            return await handler(Strict(request.scope, request.receive))
-
-        return strict
 
 
 class Service:
@@ -108,8 +86,12 @@ class Service:
 
     async def _warm_up(self) -> None:
         """Sampling takes longest to compile; one-shot answers do not wait for it."""
-        for s in self.served.values():
-            await self.sampling.start(s.warm_up, Stop())
+
+        def every(stop: Stop) -> None:
+            for s in self.served.values():
+                s.warm_up(stop)
+
+        await self.sampling.start(every, Stop())  # as one work: no request can take the place of the next model
         gc.collect()
         gc.freeze()  # what the compilers leave behind stays: to go through it again would make requests wait
         self.ready = True
@@ -209,9 +191,18 @@ def _pages(app: FastAPI) -> None:
 def _about(app: FastAPI, service: Service) -> None:
     @app.get("/health", response_model=schemas.Health, tags=["about"])
     async def health() -> Response:
-        """Whether the service lives, and whether sampling is compiled."""
+        """Whether the service lives: a 200 from the beginning. What it says of itself tells whether sampling is compiled."""
         status = "ok" if service.ready else "warming up"
         return _json({"status": status, "version": version("unimarg"), "models": [s.facts() for s in service.served.values()]})
+
+    warming = {"model": schemas.Trouble, "description": "Sampling is being compiled; Retry-After says when to try again."}
+
+    @app.get("/ready", response_model=schemas.Health, tags=["about"], responses={503: warming})
+    async def ready() -> Response:
+        """Whether to send requests here: as /health, but a 503 while answers would have to wait for sampling to be compiled."""
+        if not service.ready:
+            raise RefusalError(503, "the service is warming up; please try again", retry=2)
+        return await health()
 
     @app.get("/metrics", tags=["about"], response_class=Response, responses={200: {"content": {"text/plain": {}}}, 401: NO[401]})
     async def metrics() -> Response:

@@ -17,7 +17,7 @@ from unimarg.service.metrics import Metrics
 from unimarg.service.refusal import RefusalError
 
 API = "/v1/"
-GUARDED = (API, "/metrics", "/openapi.json")  # with a token; the page itself and /health are open
+GUARDED = (API, "/metrics", "/openapi.json")  # with a token; the page itself, /health and /ready are open
 HEADERS = [
     (
         b"content-security-policy",

@@ -14,6 +14,7 @@ from starlette.responses import Response
 from unimarg.errors import UnimargError
 
 LONGEST = 500  # characters of a sentence: what a client sent may be part of it
+FAULTS = 5  # of a request that are told
 
 
 class RefusalError(Exception):
@@ -50,25 +51,23 @@ async def mistaken(_: Request, e: Exception) -> Response:
 
 
 async def malformed(_: Request, e: Exception) -> Response:
-    """The first of what pydantic found, where it is, and how many more there are."""
+    """What pydantic found, each fault with where it is, and how many more there are."""
     assert isinstance(e, RequestValidationError)
     found = e.errors()
-    where = ".".join(map(str, found[0]["loc"][1:]))
-    more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
-    return response(422, f"{where + ': ' if where else 'the body: '}{_sentence(found[0])}{more}")
+    more = f" (and {len(found) - FAULTS} more)" if len(found) > FAULTS else ""
+    return response(422, "; ".join(map(_fault, found[:FAULTS])) + more)
 
 
-def _sentence(found: dict[str, Any]) -> str:
+def _fault(found: dict[str, Any]) -> str:
+    where, text = ".".join(map(str, found["loc"][1:])), str(found["msg"])
     if found["type"] == "json_invalid":
-        return f"not JSON: {found.get('ctx', {}).get('error', found['msg'])}"
-    text = str(found["msg"])
-    return text[:1].lower() + text[1:]
+        text = f"not JSON: {found.get('ctx', {}).get('error', text)}"
+    return f"{where[:100] or 'the body'}: {text[:1].lower()}{text[1:]}"
 
 
 async def http_error(_: Request, e: Exception) -> Response:
     assert isinstance(e, HTTPException)
-    sentence = "the body is not JSON in UTF-8" if e.status_code == 400 else str(e.detail)
-    return response(e.status_code, sentence, e.headers)
+    return response(e.status_code, str(e.detail), e.headers)
 
 
 async def broken(_: Request, e: Exception) -> Response:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 FINDING: dict[str, Any] = {
     "anyOf": [
@@ -15,9 +15,37 @@ FINDING: dict[str, Any] = {
         {"type": "object", "additionalProperties": {"type": "number", "minimum": 0}, "description": "a likelihood by state"},
     ]
 }
+
+
+class Null:
+    """JSON's null among findings, where it is a mistake: the library's sentences call it by its name."""
+
+    def __repr__(self) -> str:
+        return "null"
+
+
+NULL = Null()
+
+
+def named(value: Any) -> Any:
+    return NULL if value is None else value
+
+
+def _name_nulls(findings: dict[str, Any]) -> dict[str, Any]:
+    """Those in likelihoods too."""
+
+    def finding(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {state: named(v) for state, v in value.items()}
+        return [named(v) for v in value] if isinstance(value, list) else named(value)
+
+    return {name: finding(value) for name, value in findings.items()}
+
+
 # the library checks findings itself, with better sentences
+Evidence = Annotated[dict[str, Any], AfterValidator(_name_nulls)]
 Findings = Annotated[
-    dict[str, Any],
+    Evidence,
     Field(
         description="What is known: from variable to state, index of a state, or likelihood.",
         json_schema_extra={"additionalProperties": FINDING},
@@ -39,7 +67,8 @@ class Query(Case):
         Literal["um", "auto", "exact"] | None,
         Field(
             description="um: one pass of a trained network, at once: the default here if there is one, where the library and the command "
-            "line have auto. auto: exact, else sampled with an error; the default without a trained network."
+            "line have auto. auto: exact, else sampled with an error; the default without a trained network. exact: within 64 MiB, and "
+            "no answer beyond."
         ),
     ] = None
     samples: Annotated[int | None, Field(ge=1, description="At most so many, of auto.")] = None
@@ -52,7 +81,7 @@ class Query(Case):
 
 class Batch(BaseModel):
     model_config = Limited
-    evidence: Annotated[list[dict[str, Any]], Field(description="As in a query, case by case; each gets its answer or its sentence.")]
+    evidence: Annotated[list[Evidence], Field(description="As in a query, case by case; each gets its answer or its sentence.")]
     targets: Targets = None
 
 

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import orjson
 
-from unimarg.errors import ImpossibleEvidenceError, UsageError, no_state_left
+from unimarg.errors import ImpossibleEvidenceError, TooExpensiveError, UsageError, no_state_left
 from unimarg.evidence import Evidence, parse_evidence
-from unimarg.exact import exact
+from unimarg.exact import advised, exact
 from unimarg.inference import answer
 from unimarg.influence import explain
 from unimarg.marginalizer import Marginalizer
@@ -109,7 +109,10 @@ class Served:
         if stop.is_set():
             raise StoppedError
         if asked.method == "exact":
-            found = exact(self.net, asked.evidence, asked.targets, memory=EXACT_MEMORY)
+            try:
+                found = exact(self.net, asked.evidence, asked.targets, memory=EXACT_MEMORY)
+            except TooExpensiveError as e:
+                raise advised(e, 'ask for fewer targets, or with "method": "auto"') from None
         else:
             options = {name: getattr(asked, name) for name in ("samples", "seconds", "target_error", "seed")}
             found: Posterior = answer(self.net, self.model, asked.evidence, asked.targets, "auto", progress=progress, **options)
