@@ -21,6 +21,7 @@ from test_cli import run
 from unimarg import EvidenceError, FormatError, Network, UsageError, Variable
 from unimarg.bulk import scoring as module
 from unimarg.bulk.source import open_source, states_of
+from unimarg.inference import answer
 from unimarg.masking import observable
 
 score = um.score
@@ -121,6 +122,19 @@ def test_auto_row_by_row_with_an_error(tmp_path):
     assert found["tub=yes"][0] == pytest.approx(um.exact(ASIA, {"dysp": "yes"})["tub"]["yes"], rel=1e-5)
     assert (found["method"][0], found["status"][0], found["largest_error"][0]) == ("exact", "ok", 0)
     assert "impossible" in (tmp_path / "bad.csv").read_text()
+
+
+def test_equal_rows_are_answered_once(tmp_path, monkeypatch):
+    asked = []
+    monkeypatch.setattr("unimarg.inference.answer", lambda *given: asked.append(given[2]) or answer(*given))
+    score(
+        ASIA, table(tmp_path, "dysp,either,lung\nyes,,\n,no,yes\nyes,,\nno,,\n,no,yes\n"), tmp_path / "out.csv", errors=tmp_path / "bad.csv"
+    )
+    assert asked == [{"dysp": "yes"}, {"either": "no", "lung": "yes"}, {"dysp": "no"}]
+    found = pd.read_csv(tmp_path / "out.csv")
+    assert list(found["row"]) == [0, 2, 3]
+    assert found["bronc=yes"][0] == found["bronc=yes"][1] != found["bronc=yes"][2]
+    assert (tmp_path / "bad.csv").read_text().count("impossible") == 2
 
 
 def test_a_network_needs_no_model(tmp_path):

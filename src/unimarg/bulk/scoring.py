@@ -27,6 +27,7 @@ from unimarg.tables import given, no_column
 
 if TYPE_CHECKING:
     from unimarg.marginalizer import Marginalizer
+    from unimarg.posterior import Posterior
 
 METHODS = ("um", "auto", "exact")  # the first needs a trained model
 BATCH_STATES = 1 << 23  # probabilities of a batch: some tens of megabytes
@@ -112,6 +113,7 @@ class _Answers:
         self.net, self.model, self.table, self.nodes, self.method, self.keep = net, model, table, nodes, method, keep
         self.types = {name: getattr(table, "types", {}).get(name, "string") for name in keep}
         self.names = [f"{net.names[i]}={state}" for i in nodes for state in net.variables[i].states]
+        self.known: dict[bytes, Posterior | str] = {}  # answers row by row, by the row
         self.doubtful, self.unseen = 0, set[int]()  # rows with findings that training never showed, and the nodes of these
         extra = [] if method == "um" else ["method", "status", "largest_error"]
         self.header = ["row", *keep, *self.names, *extra]
@@ -145,26 +147,35 @@ class _Answers:
         return (found if self.nodes == list(range(len(self.net))) else found[:, self.model.slots(self.nodes)]), {}
 
     def _one_by_one(self, states: np.ndarray, wrong: dict[int, str]) -> tuple[np.ndarray, dict[str, list[Any]]]:
-        from unimarg.inference import answer
-
-        targets = [self.net.names[i] for i in self.nodes]
         found = np.zeros((len(states), len(self.names)), dtype=np.float32)
         more: dict[str, list[Any]] = {"method": [""] * len(states), "status": [""] * len(states), "largest_error": [0.0] * len(states)}
         for r in range(len(states)):
             if r in wrong:
                 continue
-            try:
-                post = answer(self.net, self.model, given(self.net, states[r]), targets, self.method)
-            except TooExpensiveError as e:
-                wrong[r] = str(advised(e, "use the method auto"))
-                continue
-            except UnimargError as e:
-                wrong[r] = str(e)
+            post = self._one(states[r])
+            if isinstance(post, str):
+                wrong[r] = post
                 continue
             found[r] = np.concatenate(post.probabilities)
             more["method"][r], more["status"][r] = post.method, post.status
             more["largest_error"][r] = max(float(e.max()) for e in post.std_errors)
         return found, more
+
+    def _one(self, row: np.ndarray) -> Posterior | str:
+        """Its posterior, or why there is none; the same as that of an equal row before."""
+        from unimarg.inference import answer
+
+        if (known := self.known.get(row.tobytes())) is not None:
+            return known
+        try:
+            found = answer(self.net, self.model, given(self.net, row), [self.net.names[i] for i in self.nodes], self.method)
+        except TooExpensiveError as e:
+            found = str(advised(e, "use the method auto"))
+        except UnimargError as e:
+            found = str(e)
+        if len(self.known) * len(self.names) < BATCH_STATES:
+            self.known[row.tobytes()] = found
+        return found
 
 
 def _network_and_model(source: AnyNetwork | Marginalizer) -> tuple[Network, Marginalizer | None]:
