@@ -9,6 +9,7 @@ import pytest
 import unimarg as um
 from models import ASIA, random_model
 from test_cli import run
+from unimarg.masking import observable
 
 
 @pytest.fixture
@@ -49,6 +50,22 @@ def test_skip_undo_another_finding_and_the_end_of_the_pipe(ask):
     assert asked(out) == ["either", "xray", "xray", "either", "either"]  # either skipped, xray=no leaves nothing, undone, undone
     assert lung(out) == [exact(), exact(xray="no"), exact(), exact(), exact(xray="yes")]
     assert out.splitlines()[-1] == "known: xray=yes"
+
+
+def test_a_finding_that_training_never_showed_is_doubted(ask, tmp_path):
+    random_model(ASIA, mask=observable(ASIA, ["dysp", "smoke"])).save(tmp_path / "asia.um")
+    _, out, _ = ask(str(tmp_path / "asia.um"), "-t", "lung", answers="dysp=yes\nxray=yes\nq\n")
+    before, after = out.split("xray=yes", 1)
+    assert "not to be trusted" not in before
+    assert "not to be trusted" in after
+
+
+def test_samples_ask_where_exact_inference_is_out_of_reach(ask, monkeypatch):
+    monkeypatch.setattr("unimarg.query.EXACT_ENTRIES", -1)
+    _, out, _ = ask("asia", "-t", "lung", "-t", "tub", "-e", "dysp=yes", answers="0\nq\n")
+    assert asked(out) == ["either", "smoke"]
+    assert "±" in out
+    assert "lookahead, gains within about 0.0" in ask("asia", "-t", "lung", "--list", answers="")[1]
 
 
 def test_what_is_not_understood_is_asked_again(ask):

@@ -191,6 +191,8 @@ class Interview:
         moved = {n: max(abs(post[n][s] - before[n][s]) for s in post[n]) for n in post}
         names = sorted(moved, key=moved.__getitem__, reverse=True)[:SHOWN] if len(moved) > SHOWN else list(moved)
         self.console.print(terminal.bars(post, names))
+        if post.method == "um" and post.message:  # findings that training never showed
+            self.console.print(post.message, style="dim", markup=False)
 
 
 def _costs(given: Iterable[str]) -> dict[str, float]:
