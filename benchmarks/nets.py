@@ -19,8 +19,8 @@ from inference_checks import load, trained
 
 import unimarg as um
 from unimarg import Network
-from unimarg.comparison import given as named
 from unimarg.evaluation import evidence_sets
+from unimarg.evaluation import given as named
 from unimarg.importance import Limits
 from unimarg.query import Asked, Options
 

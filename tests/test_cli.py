@@ -132,6 +132,33 @@ def test_mistakes_are_one_sentence_and_exit_code_2(capsys, arguments, message):
     assert message in err
 
 
+LEVELS = """network levels { }
+variable level { type discrete [3] { "1", "2", "3" }; }
+variable ill { type discrete [2] { no, yes }; }
+probability ( level ) { table 0.2, 0.3, 0.5; }
+probability ( ill | level ) { ( "1" ) 0.9, 0.1; ( "2" ) 0.5, 0.5; ( "3" ) 0.2, 0.8; }
+"""
+
+
+def test_numbers_are_labels_where_labels_are_numbers(capsys, tmp_path):
+    path, case = tmp_path / "levels.bif", tmp_path / "case.json"
+    path.write_text(LEVELS)
+    for text, ill in (("1", 0.1), ("3", 0.8), ("2.0", 0.5)):
+        answer = json.loads(run(capsys, "query", str(path), "-e", f"level={text}", "--json")[1])
+        assert answer["marginals"]["ill"]["yes"] == pytest.approx(ill)
+        assert answer["evidence"] == {"level": text[0]}
+        case.write_text(f'{{"level": {text}}}')
+        answer = json.loads(run(capsys, "query", str(path), "--case", str(case), "--json")[1])
+        assert answer["marginals"]["ill"]["yes"] == pytest.approx(ill)
+    case.write_text('{"level": 0}')
+    for words in (("-e", "level=0"), ("--case", str(case)), ("--explain", "level=0"), ("-e", "level=0:0.5,1:0.5")):
+        code, _, err = run(capsys, "query", str(path), *words)
+        assert (code, err.count("\n")) == (2, 1)
+        assert "'level' has no state '0': some of its labels are numbers, so that a number must be one of them; allowed: '1', '2'" in err
+    answer = json.loads(run(capsys, "query", str(path), "-e", "ill=1", "--explain", "level=1", "--json")[1])
+    assert (answer["state"], answer["evidence"]) == ("1", {"ill": "yes"})  # a label; the number of a state
+
+
 ODD = """network "[bold]net" { }
 variable "œdème [x]" { type discrete [2] { "[red]", ":smile:" }; property group = "[/g]"; }
 variable LONG { type discrete [2] { no, yes }; }

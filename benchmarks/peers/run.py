@@ -30,8 +30,7 @@ from process import Failure, Process
 from report import write_report
 
 import unimarg as um
-from unimarg.comparison import given
-from unimarg.evaluation import evidence_sets
+from unimarg.evaluation import evidence_sets, given
 from unimarg.network import Network
 from unimarg.provenance import provenance
 from unimarg.query import EXACT_MEMORY

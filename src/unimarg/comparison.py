@@ -33,7 +33,7 @@ import numpy as np
 from unimarg.bootstrap import interval
 from unimarg.checkpoint import network_to_arrays
 from unimarg.errors import FormatError, TooExpensiveError, UnimargError, UsageError, closest, whole_number
-from unimarg.evaluation import FAMILIES, evidence_sets
+from unimarg.evaluation import FAMILIES, evidence_sets, given
 from unimarg.formats.interop import AnyNetwork, as_network
 from unimarg.importance import MAX_SAMPLES
 from unimarg.marginalizer import Marginalizer
@@ -213,11 +213,6 @@ class _Run:
         self.warm.add(method)
         with contextlib.suppress(TooExpensiveError):
             self._asked(row, self.model, self.options, 0, samples=1, beta=beta).by(method)
-
-
-def given(net: Network, row: Ints) -> dict[str, str]:
-    """Evidence by names from states, -1 where unobserved."""
-    return {net.names[i]: net.variables[i].states[k] for i, k in enumerate(row) if k >= 0}
 
 
 def stream_seed(*numbers: int) -> int:

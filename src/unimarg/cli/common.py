@@ -33,7 +33,8 @@ EvidenceOption = Annotated[
         "-e",
         "--evidence",
         metavar="NAME=STATE",
-        help="A finding: a state or its number, from 0; or a likelihood: NAME=yes:0.9,no:0.2 (0 if left out). Repeatable.",
+        help="A finding: a state, or its number from 0 where no state is called a number; "
+        "or a likelihood: NAME=yes:0.9,no:0.2 (0 if left out). Repeatable.",
     ),
 ]
 TargetOption = Annotated[
@@ -120,7 +121,7 @@ def _finding(net: Network, text: str) -> tuple[str, Any]:
     if name in net.index and value in net.variables[net.index[name]].states:
         return name, value
     if ":" not in value:
-        return name, int(value) if value.isdecimal() and len(value) < 10 else value
+        return name, state_named(net, name, value)
     likelihood: dict[str, float] = {}
     for part in value.split(","):
         state, _, number = part.rpartition(":")
@@ -131,6 +132,16 @@ def _finding(net: Network, text: str) -> tuple[str, Any]:
         except ValueError:
             raise EvidenceError(f"the likelihood of {name!r} is given as state:number,state:number, not {value!r}") from None
     return name, likelihood
+
+
+def state_named(net: Network, name: str, text: str) -> str:
+    """The label of a state that may be given by its number; what a variable that is not there could be is left as it is."""
+    from unimarg.evidence import state_from_text
+
+    if name not in net.index:
+        return text
+    variable = net.variables[net.index[name]]
+    return variable.states[state_from_text(variable, text)]
 
 
 def finite(record: Mapping[Any, Any]) -> dict[str, Any]:

@@ -18,9 +18,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from unimarg.comparison import compare, given, stream_seed
+from unimarg.comparison import compare, stream_seed
 from unimarg.counter import Key
 from unimarg.errors import UnimargError, UsageError, closest
+from unimarg.evaluation import given
 from unimarg.importance import Draw, Drawn, Limits, chunk_size, first_sample
 from unimarg.marginalizer import Marginalizer
 from unimarg.network import Network

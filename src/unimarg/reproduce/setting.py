@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 
 from unimarg.checkpoint import load_model, unfinished
-from unimarg.comparison import given, stream_seed
+from unimarg.comparison import stream_seed
 from unimarg.errors import FormatError, UsageError
-from unimarg.evaluation import evidence_sets
+from unimarg.evaluation import evidence_sets, given
 from unimarg.examples.medical import medical
 from unimarg.formats.files import replacing, write_bytes
 from unimarg.marginalizer import Marginalizer
