@@ -118,8 +118,6 @@ def train(
     if resume and force:
         raise UsageError("resume goes on with a run and force writes over it: choose one")
     if checkpoint is not None:
-        if not isinstance(checkpoint, str | PathLike):
-            raise UsageError(f"a checkpoint is the path of a file, not {checkpoint!r}")
         check_writable(checkpoint)
         if not (resume or force):
             _keep(checkpoint)

@@ -46,11 +46,10 @@ def train(
     import signal
 
     from unimarg import masking, terminal
-    from unimarg.checkpoint import unfinished
+    from unimarg.checkpoint import check_name, unfinished
     from unimarg.trainer import parse_budget, train
 
-    if output.suffix.lower() != ".um":
-        raise UsageError(f"a model is written to a .um file, not to {output.name!r}")
+    check_name(output)
     net = network_of(network)
     mask = masking.observable(net, variables_of(net, observable)) if observable else None
     options = dict(map(_option, option or []))
