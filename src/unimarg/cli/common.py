@@ -40,7 +40,7 @@ EvidenceOption = Annotated[
 TargetOption = Annotated[
     list[str] | None, typer.Option("-t", "--target", help="A variable to report, or a group of them; all if not given. Repeatable.")
 ]
-CaseOption = Annotated[Path | None, typer.Option("--case", help="A JSON file with evidence as an object.")]
+CaseOption = Annotated[Path | None, typer.Option("--case", help="A file with evidence: a JSON object, or UAI evidence (.evid).")]
 SeedOption = Annotated[int, typer.Option(help="The same seed gives the same answer.")]
 
 
@@ -86,7 +86,7 @@ def findings_of(net: Network, case: Path | None, evidence: Sequence[str]) -> dic
     """What the case file and the options say; two different findings on one variable are a mistake."""
     from unimarg.evidence import parse_evidence
 
-    given = _case(case)
+    given = _case(net, case)
     for name, value in (_finding(net, text) for text in evidence):
         before = given.setdefault(name, value)
         states = [parse_evidence(net, {name: v}).hard for v in (before, value)]  # a case may have a state's number
@@ -95,9 +95,13 @@ def findings_of(net: Network, case: Path | None, evidence: Sequence[str]) -> dic
     return given
 
 
-def _case(path: Path | None) -> dict[str, Any]:
+def _case(net: Network, path: Path | None) -> dict[str, Any]:
     if path is None:
         return {}
+    if path.name.lower().endswith((".evid", ".evid.gz")):
+        from unimarg.formats.uai import read_uai_evidence
+
+        return dict(read_uai_evidence(path, net))
     from unimarg.evidence import no_name_twice
 
     try:

@@ -56,7 +56,11 @@ def load(path: str | os.PathLike[str]) -> Network:
 
 
 def save(net: AnyNetwork, path: str | os.PathLike[str]) -> None:
-    """Write a network to a file; a failure leaves an existing file as it was."""
+    """Write a network to a file; a failure leaves an existing file as it was.
+
+    UAI has no names: in such a file variables are x0, x1, ... in the order of ``net.names``, unless these are their names already, and
+    states 0, 1, ...
+    """
     path = os.fspath(path)
     module = _format(path)
     try:
