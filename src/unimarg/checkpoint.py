@@ -27,7 +27,7 @@ from unimarg import masking
 from unimarg.counter import check_32_bits
 from unimarg.encoding import inputs
 from unimarg.errors import FormatError, UnimargError, UsageError
-from unimarg.formats.files import read_bytes, write_bytes
+from unimarg.formats.files import path_of, read_bytes, write_bytes
 from unimarg.marginalizer import Marginalizer
 from unimarg.network import Mechanism, Network, NoisyMax, Table, Variable
 from unimarg.presets import Recipe
@@ -145,7 +145,7 @@ def check_writable(path: str | PathLike[str]) -> None:
 
 
 def _load(path: str | PathLike[str]) -> tuple[Marginalizer, Mapping[str, np.ndarray]]:
-    data = read_bytes(os.fspath(path), MAX_BYTES)
+    data = read_bytes(path_of(path), MAX_BYTES)
     try:
         tensors = load_tensors(data)
         about = _about(data)

@@ -9,7 +9,7 @@ index is always smaller than its child's.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
@@ -57,6 +57,8 @@ class Variable:
             seen: set[str] = set()
             twice = next(s for s in states if s in seen or seen.add(s))
             raise NetworkError(f"variable {self.name!r} has the state {twice!r} twice")
+        if not isinstance(self.group, str):
+            raise NetworkError(f"variable {self.name!r}: a group must be a string, not {self.group!r}")
 
     @property
     def card(self) -> int:
@@ -88,6 +90,7 @@ class Network:
         mechanisms: Mapping[str, Mechanism | ArrayLike],
         name: str = "network",
     ):
+        _check_kinds(variables, parents, mechanisms, name)
         names = [v.name for v in variables]
         _check_names(names, parents, mechanisms)
         position = {n: i for i, n in enumerate(names)}
@@ -195,6 +198,19 @@ class Network:
         return total
 
 
+def _check_kinds(variables: object, parents: object, mechanisms: object, name: object) -> None:
+    if isinstance(variables, str) or not isinstance(variables, Sequence):
+        raise NetworkError(f"variables must be a list of Variable, not {variables!r}")
+    for v in variables:
+        if not isinstance(v, Variable):
+            raise NetworkError(f"variables must be a list of Variable, and {v!r} is none; Variable('name', ('no', 'yes')) makes one")
+    for given, what, of in ((parents, "parents", "the names of its parents"), (mechanisms, "mechanisms", "its probabilities")):
+        if not isinstance(given, Mapping):
+            raise NetworkError(f"{what} must be a mapping from a variable's name to {of}, not {given!r}")
+    if not isinstance(name, str):
+        raise NetworkError(f"a network's name must be a string, not {name!r}")
+
+
 def _check_names(names: list[str], parents: Mapping[str, Sequence[str]], mechanisms: Mapping[str, object]) -> None:
     known = set(names)
     if not names:
@@ -211,10 +227,10 @@ def _check_names(names: list[str], parents: Mapping[str, Sequence[str]], mechani
         if n not in mechanisms:
             raise NetworkError(f"variable {n!r} has no probabilities", n)
         pa = parents.get(n, ())
-        if isinstance(pa, str):
-            raise NetworkError(f"the parents of {n!r} must be a list of names, not the string {pa!r}", n)
+        if isinstance(pa, str) or not isinstance(pa, Collection):
+            raise NetworkError(f"the parents of {n!r} must be a list of names, not {'the string ' * isinstance(pa, str)}{pa!r}", n)
         for p in pa:
-            if p not in known:
+            if not isinstance(p, str) or p not in known:
                 raise NetworkError(f"variable {n!r} has an unknown parent {p!r}; {closest(p, names)}", n)
         if len(set(pa)) != len(pa):
             raise NetworkError(f"variable {n!r} has the same parent twice: {', '.join(pa)}", n)
@@ -272,10 +288,10 @@ def _checked_mechanism(variable: Variable, parents: list[Variable], given: Mecha
 
 
 def _checked_noisy_max(mechanism: NoisyMax, variable: Variable, parents: list[Variable]) -> NoisyMax:
-    leak = _checked_rows(mechanism.leak, variable, [], "the leak")
+    leak = _checked_rows(mechanism.leak, variable, [], "the numbers in the leak of")
     contributions = []
     for parent, given in zip(parents, mechanism.contributions, strict=True):
-        rows = _checked_rows(given, variable, [parent], f"the contribution of {parent.name!r}")
+        rows = _checked_rows(given, variable, [parent], f"the numbers in the contribution of {parent.name!r} to")
         if not (rows[0, 0] == 1 and not rows[0, 1:].any()):
             raise NetworkError(
                 f"{variable.name!r}: the contribution of {parent.name!r} in its first (neutral) state "
@@ -288,7 +304,7 @@ def _checked_noisy_max(mechanism: NoisyMax, variable: Variable, parents: list[Va
     return NoisyMax(leak, contributions)
 
 
-def _checked_rows(array: Floats, variable: Variable, parents: list[Variable], what: str = "the probabilities") -> Floats:
+def _checked_rows(array: Floats, variable: Variable, parents: list[Variable], what: str = "the probabilities of") -> Floats:
     """The same array, or a renormalised copy; an error names the first bad row by its parent states."""
 
     def fail(bad: NDArray[np.bool_], message: str) -> NetworkError:
@@ -296,14 +312,14 @@ def _checked_rows(array: Floats, variable: Variable, parents: list[Variable], wh
         given = ", ".join(f"{p.name}={p.states[s]}" for p, s in zip(parents, where, strict=True))
         row = array[tuple(where)].tolist()
         shown = f"{row[:6]}{'...' if len(row) > 6 else ''}"
-        return NetworkError(f"{what} of {variable.name!r}{' given ' + given if given else ''} {message}: {shown}", variable.name)
+        return NetworkError(f"{what} {variable.name!r}{' given ' + given if given else ''} {message}: {shown}", variable.name)
 
     infinite = np.asarray(~np.isfinite(array).all(axis=-1))
     if infinite.any():
         raise fail(infinite, "are not all finite numbers")
     negative = np.asarray((array < 0).any(axis=-1))
     if negative.any():
-        raise fail(negative, "hold a negative number")
+        raise fail(negative, "include a negative one")
     with np.errstate(over="ignore"):  # a sum of absurd numbers is infinite, and reported
         sums = array.sum(axis=-1)
     off = np.abs(sums - 1)
