@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from networks import all_states, random_network
-from unimarg import Network, NoisyMax, NoisyOr, Table, Variable
+from unimarg import Network, NoisyMax, NoisyOr, Table, Variable, exact, load, save
 from unimarg.errors import NetworkError, UsageError
 from unimarg.examples import example
 
@@ -210,3 +210,23 @@ def test_a_cycle_is_printed():
 def test_find_suggests():
     with pytest.raises(UsageError, match="did you mean 'v11'"):
         random_network(0, 12).find("vv11")
+
+
+@pytest.mark.parametrize(
+    ("cause", "effect", "named"),
+    [
+        (("yes", "no"), ("no", "yes"), "'cause' \\('yes'\\); "),
+        (("no", "yes"), ("Present", "Absent"), "'effect' \\('Present'\\); "),
+        (("TRUE", "FALSE"), ("yes", "no"), "'cause' \\('TRUE'\\), 'effect' \\('yes'\\); "),
+    ],
+)
+def test_a_first_state_that_can_hardly_be_absent_is_told_of(cause, effect, named, tmp_path):
+    variables, prior = [Variable("cause", cause), Variable("effect", effect)], [0.8, 0.2]
+    with pytest.warns(UserWarning, match=f'first state of a node and of its parents for "absent": {named}') as told:
+        net = Network(variables, {"effect": ["cause"]}, {"cause": prior, "effect": NoisyOr(0.1, [0.8])})
+    assert [w.filename for w in told] == [__file__]
+    Network(variables, {"effect": ["cause"]}, {"cause": prior, "effect": [[0.9, 0.1], [0.2, 0.8]]})  # a table has no such state
+    save(net, tmp_path / "net.xdsl")  # where a neutral state may be called anything
+    again = load(tmp_path / "net.xdsl")
+    assert again == net
+    assert exact(again, {"effect": effect[1]})["cause"] == exact(net, {"effect": effect[1]})["cause"]

@@ -264,7 +264,7 @@ def _network_from_arrays(structure: Mapping[str, Any], numbers: np.ndarray) -> N
     if at != numbers.size:
         raise ValueError("the network's numbers are too many")
     parents = {v.name: [variables[p].name for p in n["parents"]] for v, n in zip(variables, nodes, strict=True)}
-    return Network(variables, parents, mechanisms, str(structure["name"]))
+    return Network.as_given(variables, parents, mechanisms, str(structure["name"]))
 
 
 # --- the recipe

@@ -167,7 +167,7 @@ def NoisyOr(leak: float, contributions: Sequence[float]) -> NoisyMax:  # noqa: N
     """The binary noisy-max: P(X = 0 | pa) = (1 - leak) * prod over present parents of (1 - contribution).
 
     State 0 of the node and of each parent is "absent", as in ``Variable(name)`` with its states no and yes; with the states yes and no, in
-    this order, the same numbers would mean the opposite.
+    this order, the same numbers would mean the opposite, of which ``Network`` warns.
 
     >>> NoisyOr(0.1, [0.8]).rows(np.array([[0], [1]])).round(3).tolist()
     [[0.9, 0.1], [0.18, 0.82]]

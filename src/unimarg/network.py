@@ -9,6 +9,7 @@ index is always smaller than its child's.
 from __future__ import annotations
 
 import heapq
+import warnings
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 __all__ = ["Floats", "Ints", "Mechanism", "Network", "NoisyMax", "NoisyOr", "Table", "Variable"]
 
 ROW_SUM_TOLERANCE = 1e-3  # a row this close to 1 is renormalised, beyond it is an error
+PRESENT = ("yes", "true", "present")  # names of a first state that can hardly mean "absent"
 ROW_SUM_EXACT = 1e-12  # a row this close to 1 is left alone, so that reading what we wrote changes nothing
 
 
@@ -90,6 +92,25 @@ class Network:
         mechanisms: Mapping[str, Mechanism | ArrayLike],
         name: str = "network",
     ):
+        self._fill(variables, parents, mechanisms, name)
+        _warn_of_inverted(self)
+
+    @classmethod
+    def as_given(
+        cls, variables: Sequence[Variable], parents: Mapping[str, Sequence[str]], mechanisms: Mapping[str, Mechanism], name: str
+    ) -> Network:
+        """A network that no user wrote: of a file, or a part of another. Its states may be called anything."""
+        net = cls.__new__(cls)
+        net._fill(variables, parents, mechanisms, name)
+        return net
+
+    def _fill(
+        self,
+        variables: Sequence[Variable],
+        parents: Mapping[str, Sequence[str]],
+        mechanisms: Mapping[str, Mechanism | ArrayLike],
+        name: str,
+    ) -> None:
         _check_kinds(variables, parents, mechanisms, name)
         names = [v.name for v in variables]
         _check_names(names, parents, mechanisms)
@@ -302,6 +323,17 @@ def _checked_noisy_max(mechanism: NoisyMax, variable: Variable, parents: list[Va
     if leak is mechanism.leak and all(a is b for a, b in zip(contributions, mechanism.contributions, strict=True)):
         return mechanism
     return NoisyMax(leak, contributions)
+
+
+def _warn_of_inverted(net: Network) -> None:
+    """Numbers for "present" that stand at "absent" give answers, wrong ones."""
+    noisy = [i for i, m in enumerate(net.mechanisms) if isinstance(m, NoisyMax)]
+    first = [net.variables[j] for j in sorted({j for i in noisy for j in (i, *net.parents[i])})]
+    wrong = [f"{v.name!r} ({v.states[0]!r})" for v in first if v.card > 1 and v.states[0].lower() in PRESENT]
+    if wrong:
+        more = f" and {len(wrong) - 5} more" if len(wrong) > 5 else ""
+        message = f'a noisy-OR or noisy-max takes the first state of a node and of its parents for "absent": {", ".join(wrong[:5])}{more}'
+        warnings.warn(f"{message}; is the order of the states right?", stacklevel=3)
 
 
 def _checked_rows(array: Floats, variable: Variable, parents: list[Variable], what: str = "the probabilities of") -> Floats:
