@@ -59,6 +59,11 @@ def test_what_cells_mean(tmp_path):
     assert list(batch.lines) == [2, 3, 4, 5, 6, 7]
 
 
+def test_a_row_of_one_cell(tmp_path):
+    (batch,) = open_source(table(tmp_path, "a,b,c\nyes\nyes,NA\n")).batches(10, 0)
+    assert batch.wrong == {0: "has 1 cell, the first line 3", 1: "has 2 cells, the first line 3"}
+
+
 def test_what_cells_of_numbers_mean():
     cells = [1, 1.0, True, 0, None, float("nan"), 3]  # 1, 1.0 and True are the same key of a dictionary
     states, wrong = states_of(NET, ["a", "c"], Batch([[1, 1.0, True, 0, None, float("nan"), 0], cells], []))

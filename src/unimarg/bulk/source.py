@@ -103,7 +103,7 @@ class CsvSource:
         for r, row in enumerate(cells):
             if len(row) != width:
                 more = f"; beyond them: {','.join(row[width:])[:200]!r}" if len(row) > width else ""
-                wrong[r] = f"has {len(row)} cells, the first line {width}{more}"
+                wrong[r] = f"has {len(row)} cell{'s' * (len(row) != 1)}, the first line {width}{more}"
                 cells[r] = (row + [""] * width)[:width]
         return Batch(list(zip(*cells, strict=True)), [line for line, _ in rows], wrong, share)
 
