@@ -14,6 +14,11 @@ from unimarg.cli.inspect import model_facts
 from unimarg.errors import UsageError, closest
 
 FEW_STEPS = 100
+# as presets.OPTIONS has them, which takes long to import
+NAMES = (
+    "average, batch, clip, dropout, encoding, from_prior, gated, heads, hidden, labels, learning_rate, message_weight, observed_loss, "
+    "rare, residual, rounds, student, virtual, warm_up"
+)
 
 
 @app.command()
@@ -35,7 +40,11 @@ def train(
     ] = 0,
     option: Annotated[
         list[str] | None,
-        typer.Option("--option", metavar="NAME=VALUE", help="A change to the preset, such as rounds=6 or hidden=[512,512]. Repeatable."),
+        typer.Option(
+            "--option",
+            metavar="NAME=VALUE",
+            help=f"A change to the preset, such as rounds=6 or hidden=[512,512]. Repeatable. Names: {NAMES}.",
+        ),
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -86,7 +95,7 @@ def _option(text: str) -> tuple[str, Any]:
     if not equals:
         raise UsageError(f"an option is given as NAME=VALUE, not {text!r}")
     if name not in OPTIONS:
-        raise UsageError(f"there is no training option {name!r}; {closest(name, OPTIONS)}")
+        raise UsageError(f"there is no training option {name!r}; {closest(name, OPTIONS, len(OPTIONS))}")
     if value.startswith("(") and value.endswith(")"):
         value = "[" + value[1:-1].strip().rstrip(",").replace("'", '"') + "]"
     try:
