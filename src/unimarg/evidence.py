@@ -98,9 +98,8 @@ def _finding(variable: Variable, value: object) -> int | Floats:
             return int(possible[0])
         return likelihood
     states = ", ".join(variable.states)  # an empty value may be a mistake: None and NA are states in some networks
-    raise EvidenceError(
-        f"{variable.name!r} cannot be {value!r}; give a state ({states}), its index or a likelihood, or leave it out if not observed"
-    )
+    allowed = f"a state ({states})" + ("" if numbered(variable) else ", its index") + " or a likelihood"
+    raise EvidenceError(f"{variable.name!r} cannot be {value!r}; give {allowed}, or leave it out if not observed")
 
 
 def state_index(variable: Variable, value: object) -> int:
