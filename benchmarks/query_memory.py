@@ -16,6 +16,7 @@ from one_shot import named
 import unimarg as um
 from unimarg import query
 from unimarg.evaluation import evidence_sets
+from unimarg.tables import given as named_states
 
 FAMILIES = ("random", "uniform", "leaves")
 
@@ -37,7 +38,7 @@ def main() -> int:
         net = nets[number % len(nets)]
         row = evidence_sets(net, FAMILIES[number % len(FAMILIES)], 1, number)[0]
         query.EXACT_ENTRIES = limit if number // len(nets) % 2 else -1
-        um.infer(net, {net.names[i]: int(k) for i, k in enumerate(row) if k >= 0}, target_error=given.target_error, samples=1 << 15)
+        um.infer(net, named_states(net, row), target_error=given.target_error, samples=1 << 15)
         if (number + 1) % max(given.queries // 10, 1) == 0:
             seen.append(resident())
             print(f"{number + 1:6d} queries: {seen[-1]:.0f} MiB", flush=True)

@@ -17,6 +17,7 @@ from one_shot import named
 import unimarg as um
 from unimarg import NoisyMax
 from unimarg.evaluation import evidence_sets
+from unimarg.tables import given as named_states
 
 SEED = 7
 
@@ -36,7 +37,7 @@ def main() -> None:
         family = "clinical" if any(isinstance(m, NoisyMax) for m in net.mechanisms) else "random"
         seconds, answers = [], []
         for row in evidence_sets(net, family, given.sets + 1, SEED):
-            evidence = {net.names[i]: int(k) for i, k in enumerate(row) if k >= 0}
+            evidence = named_states(net, row)
             if len(seconds) == 1:
                 compiled.clear()
             begin = time.perf_counter()

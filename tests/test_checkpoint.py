@@ -14,7 +14,7 @@ from models import ASIA, CALL, random_model, same, train
 from networks import random_network
 from unimarg import Network, NoisyMax, Variable, checkpoint
 from unimarg.checkpoint import _mask_from_json, _mask_to_json, save_model
-from unimarg.errors import FormatError
+from unimarg.errors import FormatError, UsageError
 from unimarg.formats import files
 from unimarg.masking import Among, Fixed, LogUniformRate, Mixture, Prefix, Rates, UniformRate
 
@@ -364,6 +364,17 @@ def test_a_finished_model_is_smaller_and_has_no_state(unfinished, tmp_path):
     assert not [name for name in load(path.read_bytes()) if name.startswith("state")]
     assert [name for name in load(unfinished) if name.startswith("state")]
     assert len(path.read_bytes()) < len(unfinished)
+
+
+@pytest.mark.parametrize("name", ["net.bif", "model", "model.um.gz", ".um"])
+def test_a_model_replaces_no_other_file(name, tmp_path):
+    path = tmp_path / name
+    path.write_text("a network")
+    with pytest.raises(UsageError, match=f"a model is written to a .um file, not to '{name}'"):
+        random_model(ASIA).save(path)
+    assert path.read_text() == "a network"
+    with pytest.raises(UsageError, match="not to None"):
+        random_model(ASIA).save(None)  # pyright: ignore[reportArgumentType]
 
 
 def test_models_have_a_limit_of_their_own(data, tmp_path, monkeypatch):

@@ -65,6 +65,14 @@ def test_query(capsys):
     assert f"{um.exact(um.example('asia'), {'dysp': 'yes'})['bronc']['yes']:.4f}" in out
 
 
+def test_convert_to_uai_says_that_names_are_lost(capsys, tmp_path):
+    code, _, err = run(capsys, "convert", "asia", str(tmp_path / "asia.uai.gz"))
+    assert (code, err.count("\n")) == (0, 1)
+    assert err.startswith("unimarg: note: UAI has no names: variables become x0, x1, ...")
+    for source, target in (("asia.uai.gz", "again.uai"), ("asia.uai.gz", "again.bif")):  # nothing to lose
+        assert run(capsys, "convert", str(tmp_path / source), str(tmp_path / target))[::2] == (0, "")
+
+
 def test_query_with_a_likelihood_and_a_case_file(capsys, tmp_path):
     case = tmp_path / "case.json"
     case.write_text(json.dumps({"dysp": "yes"}))
@@ -72,6 +80,25 @@ def test_query_with_a_likelihood_and_a_case_file(capsys, tmp_path):
     assert code == 0
     expected = um.exact(um.example("asia"), {"dysp": "yes", "xray": [0.9, 0.2]})
     assert json.loads(out)["marginals"]["lung"]["yes"] == pytest.approx(expected["lung"]["yes"], abs=1e-15)
+
+
+def test_a_case_may_be_uai_evidence(capsys, tmp_path):
+    um.save(um.example("asia"), tmp_path / "asia.uai")
+    source, case = str(tmp_path / "asia.uai"), tmp_path / "asia.uai.evid"
+    case.write_text("2 7 0 1 1\n")  # dysp=yes, smoke=no
+    code, out, _ = run(capsys, "query", source, "--case", str(case), "-t", "x3", "--json")
+    answer = json.loads(out)
+    expected = um.exact(um.example("asia"), {"dysp": "yes", "smoke": "no"})["lung"]["yes"]
+    assert (code, answer["evidence"]) == (0, {"x7": "0", "x1": "1"})
+    assert answer["marginals"]["x3"]["0"] == pytest.approx(expected, abs=1e-12)
+    assert json.loads(run(capsys, "query", "asia", "--case", str(case), "--json")[1])["evidence"] == {"dysp": "yes", "smoke": "no"}
+    broken = {"3 7 0 3": "3 evidence sets", "2 7 0": "need 4 numbers", "1 9 0": "from 0 to 7", "": "ends", '{"x7": 0}': "whole number"}
+    for text, message in broken.items():
+        case.write_text(text)
+        code, _, err = run(capsys, "query", source, "--case", str(case))
+        assert (code, err.count("\n")) == (2, 1)
+        assert f"{case}:" in err
+        assert message in err
 
 
 def test_sample(capsys, tmp_path):
@@ -130,6 +157,33 @@ def test_mistakes_are_one_sentence_and_exit_code_2(capsys, arguments, message):
     assert err.startswith("unimarg: ")
     assert err.count("\n") == 1
     assert message in err
+
+
+LEVELS = """network levels { }
+variable level { type discrete [3] { "1", "2", "3" }; }
+variable ill { type discrete [2] { no, yes }; }
+probability ( level ) { table 0.2, 0.3, 0.5; }
+probability ( ill | level ) { ( "1" ) 0.9, 0.1; ( "2" ) 0.5, 0.5; ( "3" ) 0.2, 0.8; }
+"""
+
+
+def test_numbers_are_labels_where_labels_are_numbers(capsys, tmp_path):
+    path, case = tmp_path / "levels.bif", tmp_path / "case.json"
+    path.write_text(LEVELS)
+    for text, ill in (("1", 0.1), ("3", 0.8), ("2.0", 0.5)):
+        answer = json.loads(run(capsys, "query", str(path), "-e", f"level={text}", "--json")[1])
+        assert answer["marginals"]["ill"]["yes"] == pytest.approx(ill)
+        assert answer["evidence"] == {"level": text[0]}
+        case.write_text(f'{{"level": {text}}}')
+        answer = json.loads(run(capsys, "query", str(path), "--case", str(case), "--json")[1])
+        assert answer["marginals"]["ill"]["yes"] == pytest.approx(ill)
+    case.write_text('{"level": 0}')
+    for words in (("-e", "level=0"), ("--case", str(case)), ("--explain", "level=0"), ("-e", "level=0:0.5,1:0.5")):
+        code, _, err = run(capsys, "query", str(path), *words)
+        assert (code, err.count("\n")) == (2, 1)
+        assert "'level' has no state '0': some of its labels are numbers, so that a number must be one of them; allowed: '1', '2'" in err
+    answer = json.loads(run(capsys, "query", str(path), "-e", "ill=1", "--explain", "level=1", "--json")[1])
+    assert (answer["state"], answer["evidence"]) == ("1", {"ill": "yes"})  # a label; the number of a state
 
 
 ODD = """network "[bold]net" { }

@@ -14,8 +14,10 @@ import pytest
 import unimarg as um
 from models import ASIA, random_model, same
 from test_cli import run
-from unimarg import trainer
+from unimarg import presets, trainer
+from unimarg.cli.train import NAMES
 from unimarg.masking import observable
+from unimarg.query import WITH_MODEL
 
 CALL = 4
 OPTIONS = ("--preset", "small", "--seed", "3")
@@ -142,6 +144,13 @@ def test_train_writes_a_model(capsys, tmp_path, monkeypatch):
     assert um.load_model(path).history["seed"] == 1
 
 
+def test_help_names_every_training_option(capsys):
+    assert NAMES.split(", ") == presets.OPTIONS
+    code, out, _ = run(capsys, "train", "--help")
+    assert code == 0
+    assert all(name in out for name in presets.OPTIONS)
+
+
 @pytest.mark.parametrize(
     ("arguments", "word"),
     [
@@ -151,6 +160,9 @@ def test_train_writes_a_model(capsys, tmp_path, monkeypatch):
         (["train", "asia", "-o", "asia.bif"], ".um file"),
         (["train", "asia", "-o", "asia.um", "--budget", "soon"], "budget"),
         (["train", "asia", "-o", "asia.um", "--preset", "papr"], "did you mean 'paper'"),
+        (["train", "asia", "-o", "asia.um", "--preset", "x"], "allowed: 'default', 'small', 'paper'"),
+        (["train", "asia", "-o", "asia.um", "--option", "x=1"], f"allowed: {', '.join(map(repr, presets.OPTIONS))}\n"),
+        (["query", "asia", "--method", "x"], f"allowed: {', '.join(map(repr, WITH_MODEL))}\n"),
         (["train", "asia", "-o", "asia.um", "--observable", "dyspp"], "did you mean 'dysp'"),
         (["train", "asia", "-o", "asia.um", "--seed", "-1"], "seed"),
         (["train", "asia", "-o", "asia.um", "--held-out", "-1"], "held-out evidence sets"),

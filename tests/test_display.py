@@ -105,6 +105,12 @@ def test_part_of_a_network(tmp_path, capsys):
     assert code == 0
     assert "asthma" in Path(picture).read_text()
     assert run(capsys, "info", "asia", "--plot", "x.jpg")[0] == 2
+    name = CLINIC.names[0]
+    code, _, err = run(capsys, "info", "clinic", "--plot", str(picture))
+    assert (code, f"around={name!r} (--around {name}), for example" in err) == (2, True)
+    assert run(capsys, "info", "clinic", "--plot", str(picture), "--around", name)[0] == 0  # what it says works
+    code, _, err = run(capsys, "info", "clinic", "--plot", str(picture), "--around", "asthma", "--distance", "9")
+    assert (code, "--distance" in err) == (2, True)
 
 
 def test_arcs_go_to_the_right():

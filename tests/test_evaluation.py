@@ -4,7 +4,7 @@ import pytest
 import unimarg as um
 from networks import random_network
 from unimarg.errors import UsageError
-from unimarg.evaluation import FAMILIES, errors, evidence_sets
+from unimarg.evaluation import FAMILIES, errors, evidence_sets, references
 from unimarg.masking import leaves
 
 MEDICAL = um.medical(6, 12, 20, seed=3)
@@ -70,6 +70,16 @@ def test_errors_by_hand():
     mean, largest = errors(estimate, truth, np.array([[-1, -1], [0, -1], [1, 2]]), net)
     np.testing.assert_allclose(mean, [1.0 / 5, 0.2 / 3, 0])
     np.testing.assert_allclose(largest, [0.4, 0.1, 0])
+
+
+def test_references_where_numbers_are_labels(monkeypatch):
+    table = [[0.9, 0.1], [0.5, 0.5], [0.2, 0.8]]
+    net = um.Network(
+        [um.Variable("level", ("1", "2", "3")), um.Variable("ill")], {"ill": ["level"]}, {"level": [0.2, 0.3, 0.5], "ill": table}
+    )
+    monkeypatch.setattr("unimarg.evaluation.make_teacher", lambda *_: None)  # one by one
+    truth, _ = references(net, np.array([[0, -1], [1, -1], [2, -1]]))
+    np.testing.assert_allclose(truth, np.hstack([np.eye(3), table]), atol=1e-12)
 
 
 @pytest.mark.parametrize(("family", "count"), [("randm", 5), ("random", 0), ("random", 1.5), ("random", None)])

@@ -4,7 +4,7 @@ import pytest
 
 from unimarg import Network, Variable
 from unimarg.errors import EvidenceError
-from unimarg.evidence import parse_evidence
+from unimarg.evidence import parse_evidence, state_from_text
 
 NET = Network(
     [
@@ -13,9 +13,13 @@ NET = Network(
         Variable("flag", ("False", "True")),
         Variable("size", ("small", "big", "huge")),
         Variable("unknown", ("known", "nan")),
+        Variable("grade", ("1", "2", "3")),
+        Variable("count", ("0", "1", "many")),
+        Variable("dose", ("2.0", "1.0")),
     ],
     {},
-    {"smoke": [0.5, 0.5], "level": [0.2, 0.3, 0.5], "flag": [0.5, 0.5], "size": [0.2, 0.3, 0.5], "unknown": [0.5, 0.5]},
+    {"smoke": [0.5, 0.5], "flag": [0.5, 0.5], "unknown": [0.5, 0.5], "dose": [0.5, 0.5]}
+    | {name: [0.2, 0.3, 0.5] for name in ("level", "size", "grade", "count")},
 )
 
 
@@ -29,6 +33,14 @@ NET = Network(
         ({"smoke": 1.0}, {0: 1}),
         ({"level": "0"}, {1: 1}),  # a label, not a number
         ({"level": 2}, {1: 2}),  # label and index agree
+        ({"level": 1}, {1: 0}),  # they do not, and the label counts
+        ({"grade": 3}, {5: 2}),
+        ({"grade": 1.0}, {5: 0}),
+        ({"grade": np.int8(2)}, {5: 1}),
+        ({"grade": "1.0"}, {5: 0}),  # as a table of text may have it
+        ({"grade": {2: 1}}, {5: 1}),
+        ({"count": 1, "dose": 2}, {6: 1, 7: 0}),
+        ({"dose": 1.0}, {7: 1}),
         ({"flag": True}, {2: 1}),
         ({"smoke": [0, 1]}, {0: 1}),  # one state is possible
         ({"size": {"big": 1}}, {3: 1}),
@@ -64,8 +76,16 @@ def test_virtual_evidence(given, expected):
         ({"smoke": [10**400, 1]}, "must be numbers"),
         ({"smoke": float("inf")}, "has no state 'inf'"),
         ({"smoke": True}, "has no state 'True'"),
-        ({"smoke": None}, "cannot be None; .*leave it out if not observed"),
-        ({"level": 1}, "give the label as a string"),
+        ({"smoke": None}, r"cannot be None; give a state \(no, yes\), its index or a likelihood, or leave it out if not observed"),
+        ({"grade": None}, r"cannot be None; give a state \(1, 2, 3\) or a likelihood, or leave"),
+        ({"grade": 0}, "'grade' has no state '0': some of its labels are numbers, .* one of them; allowed: '1', '2', '3'"),
+        ({"grade": "0"}, "some of its labels are numbers"),
+        ({"grade": 0.0}, "some of its labels are numbers"),
+        ({"grade": {0: 0.5, 1: 0.5}}, "some of its labels are numbers"),
+        ({"count": 2}, "'2': some of its labels are numbers, .* allowed: '0', '1', 'many'"),  # not the third state
+        ({"dose": 0}, "some of its labels are numbers"),
+        ({"grade": "one"}, "'grade' has no state 'one'; allowed: '1', '2', '3'"),
+        ({"smoke": "1"}, "'smoke' has no state '1'; allowed: 'no', 'yes'"),  # text is a number in files and on the command line only
         ({"smoke": [0.5]}, "needs 2 numbers"),
         ({"smoke": [0, 0]}, "zero for every state"),
         ({"smoke": [np.nan, 1]}, "finite and not negative"),
@@ -80,3 +100,27 @@ def test_virtual_evidence(given, expected):
 def test_mistakes_are_named(evidence, message):
     with pytest.raises(EvidenceError, match=message):
         parse_evidence(NET, evidence)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "state"),
+    [
+        ("smoke", "yes", 1),
+        ("smoke", "1", 1),
+        ("smoke", "1.0", 1),
+        ("grade", "1", 0),
+        ("grade", "1.0", 0),
+        ("count", "many", 2),
+        ("dose", "1", 1),
+    ],
+)
+def test_a_number_as_text_is_an_index_unless_labels_are_numbers(name, text, state):
+    assert state_from_text(NET.variables[NET.index[name]], text) == state
+
+
+@pytest.mark.parametrize(
+    ("name", "text"), [("smoke", "2"), ("smoke", "-1"), ("smoke", "1.5"), ("smoke", "9" * 5000), ("grade", "0"), ("count", "2")]
+)
+def test_what_is_no_state_as_text(name, text):
+    with pytest.raises(EvidenceError, match="has no state"):
+        state_from_text(NET.variables[NET.index[name]], text)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import importlib.util
+import io
 import os
 import stat
 import sys
@@ -16,7 +17,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from unimarg.errors import FormatError
+import unimarg as um
+from unimarg.errors import FormatError, UsageError
 from unimarg.formats import SUFFIXES, bif, files, load, save
 from unimarg.network import Network, NoisyMax, NoisyOr, Table, Variable
 
@@ -211,6 +213,23 @@ def test_unknown_suffix(name, tmp_path):
         load(tmp_path / name)
     with pytest.raises(FormatError, match="unknown suffix"):
         save(three_nodes(), tmp_path / name)
+
+
+@pytest.mark.parametrize("path", [None, b"net.bif", 3, io.BytesIO()])
+def test_what_is_no_path(path):
+    for call in (load, um.load_model, lambda p: save(three_nodes(), p)):
+        with pytest.raises(UsageError, match=r"a file is given by its path, a string or a pathlib\.Path, not by "):
+            call(path)
+
+
+def test_the_name_of_an_example_is_no_file(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(FormatError, match=r"asia: there is no such file; the example of this name is unimarg\.example\('asia'\)"):
+        load("asia")
+    (tmp_path / "asia").write_text("a file")
+    for name in ("asia", "asja"):
+        with pytest.raises(FormatError, match=f"unknown suffix '{name}'"):
+            load(name)
 
 
 def test_files_that_cannot_be_opened(tmp_path):

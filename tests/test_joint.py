@@ -1,5 +1,7 @@
 """The joint posterior: samples, combinations of a few variables, the most probable state; against enumeration."""
 
+import itertools
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -204,6 +206,14 @@ def test_sampled_joint_marginals(seed, method):
     assert abs(found.attrs["log_evidence"] - exact) <= 4.5 * found.attrs["log_evidence_error"] + 1e-4
 
 
+def test_no_evidence_is_certain():
+    net = um.example("alarm")
+    for names in itertools.combinations(net.names[:8], 2):  # for some, the products and sums do not come to 1
+        assert um.joint(net, {}, names).attrs["log_evidence"] == 0.0
+    truth = um.exact(net, {"HISTORY": "TRUE"}).log_evidence
+    assert um.joint(net, {"HISTORY": "TRUE"}, net.names[:2]).attrs["log_evidence"] == pytest.approx(truth) != 0.0
+
+
 def test_joint_stops_at_the_target_error_and_names_may_be_observed():
     found = um.joint(ASIA, {"dysp": "yes"}, ["dysp", "lung"], method="lookahead", target_error=0.01)
     assert found.attrs["status"] == "ok"
@@ -309,6 +319,21 @@ def test_most_probable_with_many_parents():
     present = um.most_probable(net, {"finding": "yes"})
     assert not present.exact
     assert [c for c in causes if present.assignment[c] == "yes"] == ["c39"]
+
+
+def test_the_repr_of_an_explanation_shows_it():
+    found = um.most_probable(ASIA, {"dysp": "yes"})
+    assert repr(found).splitlines() == [
+        f"Explanation of 8 variables, the most probable of all, log P(x, e) {found.log_probability:.4f}",
+        *(f"  {name}: {state}" for name, state in found.assignment.items()),
+    ]
+    many = um.example("alarm")
+    shown = repr(um.most_probable(many, largest=0))
+    assert shown.startswith("Explanation of 37 variables, the best found; others may be more probable, log P(x, e) -")
+    assert shown.splitlines()[-1] == "  and 25 more"
+    assert len(shown.splitlines()) == 14
+    odd = um.Variable("a\x1b[31m", ("\x07", "b"))
+    assert repr(um.most_probable(um.Network([odd], {}, {odd.name: [0.9, 0.1]}))).splitlines()[1] == "  a\\x1b[31m: \\x07"
 
 
 def test_most_probable_of_a_model_and_impossible_evidence():

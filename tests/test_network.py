@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from networks import all_states, random_network
-from unimarg import Network, NoisyMax, NoisyOr, Table, Variable
+from unimarg import Network, NoisyMax, NoisyOr, Table, Variable, exact, load, save
 from unimarg.errors import NetworkError, UsageError
 from unimarg.examples import example
 
@@ -155,6 +155,20 @@ def test_arrays_are_frozen():
         (lambda: Variable("a", "yes"), "list of labels"),
         (lambda: Variable("a", ("x", "x")), "the state 'x' twice"),
         (lambda: Variable("a", ("x", 1)), "non-empty string, not 1"),
+        (lambda: Variable("a", group=3), "variable 'a': a group must be a string, not 3"),
+        (lambda: Variable("a", group=None), "a group must be a string, not None"),
+        (lambda: Network(["a"], {}, {"a": [0.5, 0.5]}), r"a list of Variable, and 'a' is none; Variable\('name'"),
+        (lambda: Network("a", {}, {"a": [0.5, 0.5]}), "variables must be a list of Variable, not 'a'"),
+        (lambda: Network(None, {}, {}), "variables must be a list of Variable, not None"),
+        (lambda: Network([Variable("a")], None, {"a": [0.5, 0.5]}), "parents must be a mapping .* to the names of its parents, not None"),
+        (lambda: Network([Variable("a")], {}, [[0.5, 0.5]]), "mechanisms must be a mapping .* to its probabilities, not"),
+        (lambda: Network([Variable("a")], {"a": None}, {"a": [0.5, 0.5]}), "the parents of 'a' must be a list of names, not None"),
+        (lambda: Network([Variable("a")], {"a": [["b"]]}, {"a": [0.5, 0.5]}), r"unknown parent \['b'\]"),
+        (lambda: Network([Variable("a")], {}, {"a": [0.5, 0.5]}, 3), "a network's name must be a string, not 3"),
+        (lambda: NoisyOr(0.1, 0.5), "a NoisyOr takes a number, the leak, and a list of numbers, one for each parent, not 0.1 and 0.5"),
+        (lambda: NoisyOr("much", [0.5]), "a NoisyOr takes a number, the leak"),
+        (lambda: NoisyOr(0.1, [None]), "a NoisyOr takes a number, the leak"),
+        (lambda: NoisyMax([0.5, 0.5], 0.5), "contributions must be a list of arrays, one for each parent, not 0.5"),
         (lambda: Network([], {}, {}), "at least one variable"),
         (lambda: Network([Variable("a"), Variable("a")], {}, {"a": [0.5, 0.5]}), "two variables are called 'a'"),
         (lambda: Network([Variable("a")], {}, {}), "'a' has no probabilities"),
@@ -165,7 +179,9 @@ def test_arrays_are_frozen():
         (lambda: chain(b=[0.5, 0.5]), r"shape \[2\]; its parents \(a\) and states need \[2, 2\]"),
         (lambda: chain(b=[[0.5, 0.5], [0.9, 0.2]]), r"of 'b' given a=yes sum to 1.1, not 1: \[0.9, 0.2\]"),
         (lambda: chain(b=[[0.5, 0.5], [np.nan, 1]]), "given a=yes are not all finite"),
-        (lambda: chain(b=[[0.5, 0.5], [-0.1, 1.1]]), "given a=yes hold a negative number"),
+        (lambda: chain(b=[[0.5, 0.5], [-0.1, 1.1]]), "the probabilities of 'b' given a=yes include a negative one"),
+        (lambda: chain(b=NoisyMax([1.5, -0.5], [[[1, 0], [0, 1]]])), "the numbers in the leak of 'b' include a negative one"),
+        (lambda: chain(b=NoisyMax([1, 0], [[[1, 0], [2, -1]]])), "in the contribution of 'a' to 'b' given a=yes include a negative one"),
         (lambda: chain(b=[[0.5, 0.5], [1]]), "regular array"),
         (lambda: chain(b=NoisyMax([0.5, 0.5], [[[0.9, 0.1], [0, 1]]])), r"first \(neutral\) state 'no' must be \[1, 0, ...\]"),
         (lambda: chain(b=NoisyMax([0.5, 0.4], [[[1, 0], [0, 1]]])), "leak of 'b' sum to 0.9"),
@@ -194,3 +210,23 @@ def test_a_cycle_is_printed():
 def test_find_suggests():
     with pytest.raises(UsageError, match="did you mean 'v11'"):
         random_network(0, 12).find("vv11")
+
+
+@pytest.mark.parametrize(
+    ("cause", "effect", "named"),
+    [
+        (("yes", "no"), ("no", "yes"), "'cause' \\('yes'\\); "),
+        (("no", "yes"), ("Present", "Absent"), "'effect' \\('Present'\\); "),
+        (("TRUE", "FALSE"), ("yes", "no"), "'cause' \\('TRUE'\\), 'effect' \\('yes'\\); "),
+    ],
+)
+def test_a_first_state_that_can_hardly_be_absent_is_told_of(cause, effect, named, tmp_path):
+    variables, prior = [Variable("cause", cause), Variable("effect", effect)], [0.8, 0.2]
+    with pytest.warns(UserWarning, match=f'first state of a node and of its parents for "absent": {named}') as told:
+        net = Network(variables, {"effect": ["cause"]}, {"cause": prior, "effect": NoisyOr(0.1, [0.8])})
+    assert [w.filename for w in told] == [__file__]
+    Network(variables, {"effect": ["cause"]}, {"cause": prior, "effect": [[0.9, 0.1], [0.2, 0.8]]})  # a table has no such state
+    save(net, tmp_path / "net.xdsl")  # where a neutral state may be called anything
+    again = load(tmp_path / "net.xdsl")
+    assert again == net
+    assert exact(again, {"effect": effect[1]})["cause"] == exact(net, {"effect": effect[1]})["cause"]

@@ -110,7 +110,7 @@ def test_a_run_looked_at_early_is_the_start_of_a_longer_one():
     assert short[1]["mae"] == pytest.approx(alone[0]["mae"], rel=1e-3)
     failed = sampling._draw(NET, model, sampling.Proposal("x", "message", "paper"), references, 2, (100, 300), 0)
     assert [row["message"] for row in failed] == [
-        "the model has no message head; train with the preset 'default', or with heads=('marginal', 'message')"
+        "the model has no message head; train with the preset 'default', or with heads=('marginal', 'message') (--option)"
     ] * 2
     assert (sampling._parsed(failed[0] | {"set": 0, "samples": 9})["correlation"], len(failed)) == (0.0, 2)
 

@@ -20,7 +20,7 @@ from models import ASIA, random_model
 from test_cli import run
 from unimarg import EvidenceError, FormatError, Network, UsageError, Variable
 from unimarg.bulk import scoring as module
-from unimarg.bulk.source import open_source, states_of
+from unimarg.bulk.source import Batch, open_source, states_of
 from unimarg.inference import answer
 from unimarg.masking import observable
 
@@ -49,13 +49,27 @@ def frame(rows: int, seed: int = 0) -> pd.DataFrame:
 
 
 def test_what_cells_mean(tmp_path):
-    """Only an empty cell is unobserved; a label wins over a number."""
-    path = table(tmp_path, "a,b,c\nyes,NA,1\n,None,\n0,nan,3\n1.0,2,2\n")
+    """Only an empty cell is unobserved; a number is a state's, unless labels are numbers."""
+    path = table(tmp_path, "a,b,c\nyes,NA,1\n,None,\n0,nan,3\n1.0,2,2.0\nyes,NA,0\n2,NA,1\n")
     (batch,) = open_source(path).batches(10, 0)
     states, wrong = states_of(NET, ["a", "b", "c"], batch)
-    assert states.tolist() == [[1, 0, 0], [-1, 1, -1], [0, 2, 2], [1, 2, 1]]
-    assert not wrong
-    assert list(batch.lines) == [2, 3, 4, 5]
+    assert states[:4].tolist() == [[1, 0, 0], [-1, 1, -1], [0, 2, 2], [1, 2, 1]]
+    assert sorted(wrong) == [4, 5]
+    assert wrong[4].startswith("'c' has no state '0': some of its labels are numbers")
+    assert wrong[5] == "'a' has no state '2'; allowed: 'no', 'yes'"
+    assert list(batch.lines) == [2, 3, 4, 5, 6, 7]
+
+
+def test_a_row_of_one_cell(tmp_path):
+    (batch,) = open_source(table(tmp_path, "a,b,c\nyes\nyes,NA\n")).batches(10, 0)
+    assert batch.wrong == {0: "has 1 cell, the first line 3", 1: "has 2 cells, the first line 3"}
+
+
+def test_what_cells_of_numbers_mean():
+    cells = [1, 1.0, True, 0, None, float("nan"), 3]  # 1, 1.0 and True are the same key of a dictionary
+    states, wrong = states_of(NET, ["a", "c"], Batch([[1, 1.0, True, 0, None, float("nan"), 0], cells], []))
+    assert states[:, [0, 2]].tolist() == [[1, 0], [1, 0], [-1, -1], [-1, -1], [-1, -1], [-1, -1], [0, 2]]
+    assert sorted(wrong) == [2, 3]
 
 
 @pytest.mark.parametrize(

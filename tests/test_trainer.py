@@ -230,11 +230,13 @@ def test_mistakes_are_told_before_training(changes, monkeypatch, tmp_path):
     monkeypatch.setattr(trainer, "_Run", None)  # nothing may start
     with pytest.raises(UsageError):
         um.train(ASIA, **changes)
-    for path in (tmp_path, tmp_path / "nowhere" / "run.um"):
+    (tmp_path / "folder.um").mkdir()
+    for path in (tmp_path / "folder.um", tmp_path / "nowhere" / "run.um"):
         with pytest.raises(FormatError, match="cannot be written"):
             um.train(ASIA, checkpoint=path)
-    with pytest.raises(UsageError, match="a checkpoint is the path of a file, not 5"):
-        um.train(ASIA, checkpoint=5)  # pyright: ignore[reportArgumentType]
+    for name in ("asia.bif", 5):
+        with pytest.raises(UsageError, match=f"a model is written to a .um file, not to {name!r}"):
+            um.train(ASIA, checkpoint=name)  # pyright: ignore[reportArgumentType]
 
 
 @pytest.mark.skipif(not os.path.isdir("/proc/self"), reason="no folder that takes no files")

@@ -13,6 +13,7 @@ import os
 import tempfile
 from collections.abc import Callable, Mapping
 from os import PathLike
+from pathlib import Path
 from typing import Any, TypeVar, cast
 
 import jax
@@ -25,8 +26,8 @@ from safetensors.numpy import save as save_tensors
 from unimarg import masking
 from unimarg.counter import check_32_bits
 from unimarg.encoding import inputs
-from unimarg.errors import FormatError, UnimargError
-from unimarg.formats.files import read_bytes, write_bytes
+from unimarg.errors import FormatError, UnimargError, UsageError
+from unimarg.formats.files import path_of, read_bytes, write_bytes
 from unimarg.marginalizer import Marginalizer
 from unimarg.network import Mechanism, Network, NoisyMax, Table, Variable
 from unimarg.presets import Recipe
@@ -49,6 +50,7 @@ MASKS = {c.__name__: c for c in (masking.UniformRate, masking.LogUniformRate, ma
 
 def save_model(model: Marginalizer, path: str | PathLike[str], state: State | None = None) -> None:
     """Write a model atomically; with ``state`` it is a checkpoint from which training can go on."""
+    check_name(path)
     tensors = {f"trunk.{i}": np.asarray(a) for i, a in enumerate(jax.tree.leaves(model.trunk))}
     tensors |= {f"student.{i}": np.asarray(a) for i, a in enumerate(jax.tree.leaves(model.student))}
     structure, tensors["network"] = network_to_arrays(model.net)
@@ -114,8 +116,15 @@ def differing(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[str]:
     return [f"{name}={value}" if len(value) <= LONG else name for name, value in values.items()]
 
 
+def check_name(path: object) -> None:
+    """A slip must not replace a network or a table."""
+    if not isinstance(path, str | PathLike) or Path(path).suffix.lower() != ".um":
+        raise UsageError(f"a model is written to a .um file, not to {Path(path).name if isinstance(path, str | PathLike) else path!r}")
+
+
 def check_writable(path: str | PathLike[str]) -> None:
     """Fail before the training, not after it."""
+    check_name(path)
     target = os.path.realpath(os.fspath(path))
     folder = os.path.dirname(target)
     reason = None
@@ -136,7 +145,7 @@ def check_writable(path: str | PathLike[str]) -> None:
 
 
 def _load(path: str | PathLike[str]) -> tuple[Marginalizer, Mapping[str, np.ndarray]]:
-    data = read_bytes(os.fspath(path), MAX_BYTES)
+    data = read_bytes(path_of(path), MAX_BYTES)
     try:
         tensors = load_tensors(data)
         about = _about(data)
@@ -255,7 +264,7 @@ def _network_from_arrays(structure: Mapping[str, Any], numbers: np.ndarray) -> N
     if at != numbers.size:
         raise ValueError("the network's numbers are too many")
     parents = {v.name: [variables[p].name for p in n["parents"]] for v, n in zip(variables, nodes, strict=True)}
-    return Network(variables, parents, mechanisms, str(structure["name"]))
+    return Network.as_given(variables, parents, mechanisms, str(structure["name"]))
 
 
 # --- the recipe

@@ -6,6 +6,7 @@ of their neighbours, again and again, so that few arcs cross.
 
 from __future__ import annotations
 
+import shlex
 from typing import TYPE_CHECKING
 
 from unimarg.errors import UsageError, whole_number
@@ -27,7 +28,8 @@ def network_figure(net: Network, around: str | None = None, distance: int = 1) -
     distance = whole_number(distance, "the distance", 0, 100)
     nodes = list(range(len(net))) if around is None else neighbourhood(net, net.find(around), distance)
     if len(nodes) > MOST:
-        hint = "a smaller distance" if around else f"around={net.names[0]!r}, for example"
+        name = net.names[0]
+        hint = "a smaller distance (distance=, --distance)" if around else f"around={name!r} (--around {shlex.quote(name)}), for example"
         raise UsageError(f"a picture of {len(nodes):,} nodes cannot be read (more than {MOST}); draw a part of them: {hint}")
     columns = _columns(net, nodes)
     place = {i: (x, y - (len(column) - 1) / 2) for x, column in enumerate(columns) for y, i in enumerate(column)}

@@ -16,7 +16,7 @@ All of them are ``ValueError`` too: the mistake is in what was given, and the se
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from itertools import accumulate
 from numbers import Integral
 from os import PathLike
@@ -108,6 +108,15 @@ def closest(name: object, allowed: Iterable[str], limit: int = 8) -> str:
     match = difflib.get_close_matches(name.lower(), by_lower, n=1, cutoff=0.6)
     if match:
         return f"did you mean {by_lower[match[0]]!r}?"
+    return listed(allowed, limit)
+
+
+def listed(allowed: Sequence[str], limit: int = 8) -> str:
+    """What is allowed, the first few of it.
+
+    >>> listed(["1", "2", "3"], 2)
+    "allowed: '1', '2' and 1 more"
+    """
     shown = ", ".join(repr(a[:100]) for a in allowed[:limit])
     return f"allowed: {shown}" + (f" and {len(allowed) - limit} more" if len(allowed) > limit else "")
 

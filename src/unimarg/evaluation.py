@@ -18,6 +18,7 @@ from unimarg.compiled import sample, sample_chunks
 from unimarg.errors import TooExpensiveError, UsageError, closest, whole_number
 from unimarg.masking import leaves
 from unimarg.network import Floats, Ints, Network
+from unimarg.tables import given
 from unimarg.teacher import make_teacher
 
 FAMILIES = ("random", "uniform", "leaves", "clinical")
@@ -80,7 +81,7 @@ def references(net: Network, evidence: Ints) -> tuple[np.ndarray, float]:
     """
     teacher = make_teacher(net, CLIQUES if jax.default_backend() == "cpu" else CLIQUES_ACCELERATED)
     if teacher is None:
-        found = [_reference(net, {net.names[i]: int(k) for i, k in enumerate(row) if k >= 0}) for row in evidence]
+        found = [_reference(net, given(net, row)) for row in evidence]
         truth, error = (np.stack([np.concatenate(parts) for parts in many]) for many in zip(*found, strict=True))
         hidden = np.repeat(evidence < 0, net.cards, axis=1)
         return truth, float(error[hidden].mean()) if hidden.any() else 0.0
@@ -94,7 +95,7 @@ def references(net: Network, evidence: Ints) -> tuple[np.ndarray, float]:
     return np.concatenate(pieces)[: len(evidence)], 0.0
 
 
-def _reference(net: Network, evidence: dict[str, int]) -> tuple[tuple[Floats, ...], tuple[Floats, ...]]:
+def _reference(net: Network, evidence: dict[str, str]) -> tuple[tuple[Floats, ...], tuple[Floats, ...]]:
     """Marginals and standard errors of one set."""
     from unimarg.exact import exact
     from unimarg.inference import infer

@@ -2,23 +2,25 @@
 
 Evidence is one mapping from a variable's name to what is known of it:
 
-- a state's label or index: hard evidence, X = k;
+- a state's label or index: hard evidence, X = k. Where a label is a whole number there are no indices: 1 is the state called "1";
 - a likelihood, as a list over the states or a ``{label: value}`` mapping: virtual evidence,
   proportional to P(what was seen | X = k) (Pearl 1988). Where only one state is possible it is hard.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Real
 
 import numpy as np
 
-from unimarg.errors import EvidenceError, closest
+from unimarg.errors import EvidenceError, closest, listed
 from unimarg.network import Floats, Network, Variable
 
 LARGEST = 1e300  # of a likelihood, so that sums of it are numbers
+WHOLE = re.compile(r"(-?[0-9]{1,18})(\.0*)?")  # a whole number as text, also as a table's column with empty cells writes it
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,38 +98,48 @@ def _finding(variable: Variable, value: object) -> int | Floats:
             return int(possible[0])
         return likelihood
     states = ", ".join(variable.states)  # an empty value may be a mistake: None and NA are states in some networks
-    raise EvidenceError(
-        f"{variable.name!r} cannot be {value!r}; give a state ({states}), its index or a likelihood, or leave it out if not observed"
-    )
+    allowed = f"a state ({states})" + ("" if numbered(variable) else ", its index") + " or a likelihood"
+    raise EvidenceError(f"{variable.name!r} cannot be {value!r}; give {allowed}, or leave it out if not observed")
 
 
 def state_index(variable: Variable, value: object) -> int:
-    """A state's index from its label or its index; a label wins, and an ambiguity is an error."""
+    """A state's index from its label or its index; where a label is a whole number, a number is a label and nothing else."""
     label = _label(variable, value)
-    by_label = variable.states.index(label) if label in variable.states else None
-    if isinstance(value, bool | np.bool_):
-        # True is not "state 1" unless a state says so
-        by_label = (
-            by_label if by_label is not None else next((i for i, s in enumerate(variable.states) if s.lower() == label.lower()), None)
-        )
-        by_index = None
+    if label in variable.states:
+        return variable.states.index(label)
+    if isinstance(value, bool | np.bool_):  # True is not "state 1" unless a state says so
+        found = next((i for i, s in enumerate(variable.states) if s.lower() == label.lower()), None)
     else:
-        by_index = _as_index(variable, value)
-    if by_label is None and by_index is None:
-        raise EvidenceError(f"{variable.name!r} has no state {label!r}; {closest(label, variable.states)}")
-    if by_label is not None and by_index is not None and by_label != by_index and not isinstance(value, str):
-        raise EvidenceError(
-            f"{variable.name!r}: {value!r} could be the state labelled {variable.states[by_label]!r} or state number {by_index} "
-            f"({variable.states[by_index]!r}); give the label as a string"
-        )
-    return by_label if by_label is not None else by_index  # pyright: ignore[reportReturnType]
+        found = None if numbered(variable) else _as_index(variable, value)
+    if found is not None:
+        return found
+    if WHOLE.fullmatch(label) and numbered(variable):
+        why = "some of its labels are numbers, so that a number must be one of them"
+        raise EvidenceError(f"{variable.name!r} has no state {label!r}: {why}; {listed(variable.states)}")
+    raise EvidenceError(f"{variable.name!r} has no state {label!r}; {closest(label, variable.states)}")
+
+
+def state_from_text(variable: Variable, text: str) -> int:
+    """The same from a file or a command line, where a number is text: it is an index unless a label is a whole number."""
+    number = WHOLE.fullmatch(text)
+    return state_index(variable, int(number[1]) if number and not numbered(variable) else text)
+
+
+def numbered(variable: Variable) -> bool:
+    """Whether any label is a whole number: then an index would be taken for a label, or a label for an index.
+
+    >>> numbered(Variable("level", ("1", "2", "many"))), numbered(Variable("rain"))
+    (True, False)
+    """
+    return any(map(WHOLE.fullmatch, variable.states))
 
 
 def _label(variable: Variable, value: object) -> str:
-    """How a value is written; 1.0, which is what a table makes of 1 beside an empty cell, as 1 unless a state is called 1.0."""
+    """How a value is written; 1.0, which is what a table makes of 1 beside an empty cell, as 1 where that is a label, and 1 as 1.0."""
     label = str(value)
-    whole = isinstance(value, float | np.floating) and float(value).is_integer()
-    return str(int(value)) if whole and label not in variable.states else label  # pyright: ignore[reportArgumentType]
+    whole = WHOLE.fullmatch(label)
+    written = (label, whole[1], f"{whole[1]}.0") if whole else (label,)
+    return next((w for w in written if w in variable.states), label)
 
 
 def _as_index(variable: Variable, value: object) -> int | None:

@@ -14,7 +14,7 @@ import math
 import time
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -24,6 +24,7 @@ from unimarg.errors import ImpossibleEvidenceError, SamplingError, UsageError
 from unimarg.formats.interop import AnyNetwork, as_network
 from unimarg.importance import chunk_size, first_sample
 from unimarg.mechanism import NoisyMax, log_pmf_from_steps
+from unimarg.names import visible
 from unimarg.network import Floats, Ints, Network
 from unimarg.query import Asked, Options
 from unimarg.triangulation import Graph, eliminate, moral_graph, quick_entries
@@ -36,16 +37,24 @@ QUICK = 8  # times as many by a quick order, above which no better one is sought
 SCORED, STARTS, SWEEPS = 2048, 8, 100  # samples looked at; improved; times through all variables
 NEIGHBOURHOODS, IN_VAIN = 200, 40  # that are freed in turn; how many may pass without improvement
 NEIGHBOURHOOD = 1 << 16  # entries of the tables of one
+SHOWN = 12  # variables in a repr
 
 
 @dataclass(frozen=True)
 class Explanation:
     """A joint state of all variables; ``log_probability`` is that of the state together with the evidence, log P(x, e)."""
 
-    assignment: dict[str, str] = field(repr=False)
+    assignment: dict[str, str]
     log_probability: float
     exact: bool
     seconds: float
+
+    def __repr__(self) -> str:
+        """How sure it is, and the first few states."""
+        found = list(self.assignment.items())
+        lines = [f"  {visible(name)}: {visible(state)}" for name, state in found[:SHOWN]]
+        head = f"Explanation of {len(found)} variable{'s' * (len(found) != 1)}, {self.message}, log P(x, e) {self.log_probability:.4f}"
+        return "\n".join([head, *lines] + ([f"  and {len(found) - SHOWN} more"] if len(found) > SHOWN else []))
 
     @property
     def message(self) -> str:

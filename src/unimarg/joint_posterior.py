@@ -299,7 +299,8 @@ def _exact_joint(asked: Asked, names: Sequence[str], memory: float, patience: fl
         raise ImpossibleEvidenceError("the evidence is impossible")
     p = np.moveaxis(np.exp(log_p - top), -1, names.index(last)).ravel()
     facts = {"method": "exact", "status": "ok", "message": "", "ess": math.inf, "k_hat": -math.inf, "samples": 0}
-    facts |= {"log_evidence": float(top + np.log(p.sum())), "log_evidence_error": 0.0}
+    # without evidence the sum is 1, and only rounding would say otherwise
+    facts |= {"log_evidence": float(top + np.log(p.sum())) if len(query.evidence) else 0.0, "log_evidence_error": 0.0}
     return _table(asked, names, p / p.sum(), np.zeros(len(p)), facts)
 
 

@@ -233,7 +233,8 @@ class Marginalizer:
     def messages(self, evidence: Evidence) -> Floats:
         """lambda_i(k), ``[nodes, card]``, 0 for the first states."""
         if "message" not in self.recipe.architecture.heads:
-            raise UsageError("the model has no message head; train with the preset 'default', or with heads=('marginal', 'message')")
+            advice = "train with the preset 'default', or with heads=('marginal', 'message') (--option)"
+            raise UsageError(f"the model has no message head; {advice}")
         parts = self._forward(*self.arrays([evidence]), output="message")
         out = np.zeros((len(self.net), int(self.net.cards.max())))
         for i, (group, j) in enumerate(self.ragged.member):

@@ -9,7 +9,7 @@ States ascend from the neutral ("absent") one. A NoisyMax is never expanded to a
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TypeAlias
@@ -79,6 +79,8 @@ class NoisyMax:
 
     def __init__(self, leak: ArrayLike, contributions: Sequence[ArrayLike]):
         object.__setattr__(self, "leak", _frozen_array(leak, "a leak"))
+        if not isinstance(contributions, Iterable):
+            raise NetworkError(f"contributions must be a list of arrays, one for each parent, not {contributions!r}")
         arrays = tuple(_frozen_array(c, f"contribution {j}") for j, c in enumerate(contributions))
         object.__setattr__(self, "contributions", arrays)
         if self.leak.ndim != 1:
@@ -165,12 +167,16 @@ def NoisyOr(leak: float, contributions: Sequence[float]) -> NoisyMax:  # noqa: N
     """The binary noisy-max: P(X = 0 | pa) = (1 - leak) * prod over present parents of (1 - contribution).
 
     State 0 of the node and of each parent is "absent", as in ``Variable(name)`` with its states no and yes; with the states yes and no, in
-    this order, the same numbers would mean the opposite.
+    this order, the same numbers would mean the opposite, of which ``Network`` warns.
 
     >>> NoisyOr(0.1, [0.8]).rows(np.array([[0], [1]])).round(3).tolist()
     [[0.9, 0.1], [0.18, 0.82]]
     """
-    return NoisyMax([1 - leak, leak], [[[1.0, 0.0], [1 - c, c]] for c in contributions])
+    try:
+        return NoisyMax([1 - leak, leak], [[[1.0, 0.0], [1 - c, c]] for c in contributions])
+    except TypeError:
+        given = f"{leak!r} and {contributions!r}"
+        raise NetworkError(f"a NoisyOr takes a number, the leak, and a list of numbers, one for each parent, not {given}") from None
 
 
 def steps_of(pmf: Floats) -> Floats:

@@ -9,7 +9,8 @@ index is always smaller than its child's.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Mapping, Sequence
+import warnings
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 __all__ = ["Floats", "Ints", "Mechanism", "Network", "NoisyMax", "NoisyOr", "Table", "Variable"]
 
 ROW_SUM_TOLERANCE = 1e-3  # a row this close to 1 is renormalised, beyond it is an error
+PRESENT = ("yes", "true", "present")  # names of a first state that can hardly mean "absent"
 ROW_SUM_EXACT = 1e-12  # a row this close to 1 is left alone, so that reading what we wrote changes nothing
 
 
@@ -57,6 +59,8 @@ class Variable:
             seen: set[str] = set()
             twice = next(s for s in states if s in seen or seen.add(s))
             raise NetworkError(f"variable {self.name!r} has the state {twice!r} twice")
+        if not isinstance(self.group, str):
+            raise NetworkError(f"variable {self.name!r}: a group must be a string, not {self.group!r}")
 
     @property
     def card(self) -> int:
@@ -88,6 +92,26 @@ class Network:
         mechanisms: Mapping[str, Mechanism | ArrayLike],
         name: str = "network",
     ):
+        self._fill(variables, parents, mechanisms, name)
+        _warn_of_inverted(self)
+
+    @classmethod
+    def as_given(
+        cls, variables: Sequence[Variable], parents: Mapping[str, Sequence[str]], mechanisms: Mapping[str, Mechanism], name: str
+    ) -> Network:
+        """A network that no user wrote: of a file, or a part of another. Its states may be called anything."""
+        net = cls.__new__(cls)
+        net._fill(variables, parents, mechanisms, name)
+        return net
+
+    def _fill(
+        self,
+        variables: Sequence[Variable],
+        parents: Mapping[str, Sequence[str]],
+        mechanisms: Mapping[str, Mechanism | ArrayLike],
+        name: str,
+    ) -> None:
+        _check_kinds(variables, parents, mechanisms, name)
         names = [v.name for v in variables]
         _check_names(names, parents, mechanisms)
         position = {n: i for i, n in enumerate(names)}
@@ -195,6 +219,19 @@ class Network:
         return total
 
 
+def _check_kinds(variables: object, parents: object, mechanisms: object, name: object) -> None:
+    if isinstance(variables, str) or not isinstance(variables, Sequence):
+        raise NetworkError(f"variables must be a list of Variable, not {variables!r}")
+    for v in variables:
+        if not isinstance(v, Variable):
+            raise NetworkError(f"variables must be a list of Variable, and {v!r} is none; Variable('name', ('no', 'yes')) makes one")
+    for given, what, of in ((parents, "parents", "the names of its parents"), (mechanisms, "mechanisms", "its probabilities")):
+        if not isinstance(given, Mapping):
+            raise NetworkError(f"{what} must be a mapping from a variable's name to {of}, not {given!r}")
+    if not isinstance(name, str):
+        raise NetworkError(f"a network's name must be a string, not {name!r}")
+
+
 def _check_names(names: list[str], parents: Mapping[str, Sequence[str]], mechanisms: Mapping[str, object]) -> None:
     known = set(names)
     if not names:
@@ -211,10 +248,10 @@ def _check_names(names: list[str], parents: Mapping[str, Sequence[str]], mechani
         if n not in mechanisms:
             raise NetworkError(f"variable {n!r} has no probabilities", n)
         pa = parents.get(n, ())
-        if isinstance(pa, str):
-            raise NetworkError(f"the parents of {n!r} must be a list of names, not the string {pa!r}", n)
+        if isinstance(pa, str) or not isinstance(pa, Collection):
+            raise NetworkError(f"the parents of {n!r} must be a list of names, not {'the string ' * isinstance(pa, str)}{pa!r}", n)
         for p in pa:
-            if p not in known:
+            if not isinstance(p, str) or p not in known:
                 raise NetworkError(f"variable {n!r} has an unknown parent {p!r}; {closest(p, names)}", n)
         if len(set(pa)) != len(pa):
             raise NetworkError(f"variable {n!r} has the same parent twice: {', '.join(pa)}", n)
@@ -272,10 +309,10 @@ def _checked_mechanism(variable: Variable, parents: list[Variable], given: Mecha
 
 
 def _checked_noisy_max(mechanism: NoisyMax, variable: Variable, parents: list[Variable]) -> NoisyMax:
-    leak = _checked_rows(mechanism.leak, variable, [], "the leak")
+    leak = _checked_rows(mechanism.leak, variable, [], "the numbers in the leak of")
     contributions = []
     for parent, given in zip(parents, mechanism.contributions, strict=True):
-        rows = _checked_rows(given, variable, [parent], f"the contribution of {parent.name!r}")
+        rows = _checked_rows(given, variable, [parent], f"the numbers in the contribution of {parent.name!r} to")
         if not (rows[0, 0] == 1 and not rows[0, 1:].any()):
             raise NetworkError(
                 f"{variable.name!r}: the contribution of {parent.name!r} in its first (neutral) state "
@@ -288,7 +325,18 @@ def _checked_noisy_max(mechanism: NoisyMax, variable: Variable, parents: list[Va
     return NoisyMax(leak, contributions)
 
 
-def _checked_rows(array: Floats, variable: Variable, parents: list[Variable], what: str = "the probabilities") -> Floats:
+def _warn_of_inverted(net: Network) -> None:
+    """Numbers for "present" that stand at "absent" give answers, wrong ones."""
+    noisy = [i for i, m in enumerate(net.mechanisms) if isinstance(m, NoisyMax)]
+    first = [net.variables[j] for j in sorted({j for i in noisy for j in (i, *net.parents[i])})]
+    wrong = [f"{v.name!r} ({v.states[0]!r})" for v in first if v.card > 1 and v.states[0].lower() in PRESENT]
+    if wrong:
+        more = f" and {len(wrong) - 5} more" if len(wrong) > 5 else ""
+        message = f'a noisy-OR or noisy-max takes the first state of a node and of its parents for "absent": {", ".join(wrong[:5])}{more}'
+        warnings.warn(f"{message}; is the order of the states right?", stacklevel=3)
+
+
+def _checked_rows(array: Floats, variable: Variable, parents: list[Variable], what: str = "the probabilities of") -> Floats:
     """The same array, or a renormalised copy; an error names the first bad row by its parent states."""
 
     def fail(bad: NDArray[np.bool_], message: str) -> NetworkError:
@@ -296,14 +344,14 @@ def _checked_rows(array: Floats, variable: Variable, parents: list[Variable], wh
         given = ", ".join(f"{p.name}={p.states[s]}" for p, s in zip(parents, where, strict=True))
         row = array[tuple(where)].tolist()
         shown = f"{row[:6]}{'...' if len(row) > 6 else ''}"
-        return NetworkError(f"{what} of {variable.name!r}{' given ' + given if given else ''} {message}: {shown}", variable.name)
+        return NetworkError(f"{what} {variable.name!r}{' given ' + given if given else ''} {message}: {shown}", variable.name)
 
     infinite = np.asarray(~np.isfinite(array).all(axis=-1))
     if infinite.any():
         raise fail(infinite, "are not all finite numbers")
     negative = np.asarray((array < 0).any(axis=-1))
     if negative.any():
-        raise fail(negative, "hold a negative number")
+        raise fail(negative, "include a negative one")
     with np.errstate(over="ignore"):  # a sum of absurd numbers is infinite, and reported
         sums = array.sum(axis=-1)
     off = np.abs(sums - 1)

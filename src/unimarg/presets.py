@@ -77,7 +77,7 @@ def recipe(net: Network, preset: str = "default", mask: Mask | None = None, **ch
     made = PRESETS[preset](net)
     for name in changes:
         if name not in OPTIONS:
-            raise UsageError(f"there is no training option {name!r}; {closest(name, OPTIONS)}")
+            raise UsageError(f"there is no training option {name!r}; {closest(name, OPTIONS, len(OPTIONS))}")
     inner = {name: value for name, value in changes.items() if name in Architecture.__dataclass_fields__}
     outer = {name: value for name, value in changes.items() if name not in inner}
     made = replace(made, architecture=replace(made.architecture, **inner), **outer)

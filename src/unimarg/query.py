@@ -92,7 +92,7 @@ def is_default(name: str, value: Any) -> bool:
 def check(method: str, model: Marginalizer | None, options: Mapping[str, Any]) -> None:
     """Whether there is such a method, and such options, each with an effect."""
     if method not in WITH_MODEL:
-        raise UsageError(f"there is no method {method!r}; {closest(method, WITH_MODEL)}")
+        raise UsageError(f"there is no method {method!r}; {closest(method, WITH_MODEL, len(WITH_MODEL))}")
     if model is None and method not in WITHOUT_MODEL:
         raise UsageError(f"the method {method!r} needs a trained model; without one there are {', '.join(WITHOUT_MODEL)}")
     for name in options:

@@ -168,7 +168,7 @@ class _Work:
         seen = {i for i, _, _ in factors if i in self.known}
         variables = [Variable(names[i], ("other", "seen")) if i in seen else self.net.variables[i] for i, _, _ in factors]
         parents = {names[i]: [names[p] for p in pa] for i, pa, _ in factors}
-        net = Network(variables, parents, {names[i]: m for i, _, m in factors})
+        net = Network.as_given(variables, parents, {names[i]: m for i, _, m in factors}, self.net.name)
         nodes = tuple(self.net.index[n] for n in net.names)
         likelihoods = {c: self.log_likelihoods[i] for c, i in enumerate(nodes) if i in self.log_likelihoods}
         virtual = {c: _floored(log) for c, log in likelihoods.items() if log.any()}

@@ -35,7 +35,7 @@ def states_from_frame(net: Network, frame: pd.DataFrame) -> np.ndarray:
 
 
 def given(net: Network, row: Ints) -> dict[str, str]:
-    """Evidence by names from states, -1 where unobserved."""
+    """Evidence by names from states, -1 where unobserved; by labels, since a number may be a label itself."""
     return {net.names[i]: net.variables[i].states[k] for i, k in enumerate(row) if k >= 0}
 
 

@@ -118,8 +118,6 @@ def train(
     if resume and force:
         raise UsageError("resume goes on with a run and force writes over it: choose one")
     if checkpoint is not None:
-        if not isinstance(checkpoint, str | PathLike):
-            raise UsageError(f"a checkpoint is the path of a file, not {checkpoint!r}")
         check_writable(checkpoint)
         if not (resume or force):
             _keep(checkpoint)
@@ -192,7 +190,8 @@ class _Run:
         limit = TEACHER_ENTRIES_ACCELERATED if accelerated else TEACHER_ENTRIES
         teacher = make_teacher(self.net, limit)
         if teacher is None and self.recipe.labels == "exact":
-            raise UsageError(f"exact labels need cliques of at most {limit} entries together, and this network has more; use labels='auto'")
+            advice = "use labels='auto' (--option)"
+            raise UsageError(f"exact labels need cliques of at most {limit} entries together, and this network has more; {advice}")
         return teacher
 
     def go(self, resume: bool) -> Marginalizer:
@@ -270,7 +269,8 @@ class _Run:
         if self.path:
             save_model(model, self.path, state)
             where = f"; the last good weights are in {self.path}, which is to be removed before another run"
-        return TrainingError(f"the loss is no longer a number after step {int(state.step)}; try a smaller learning_rate{where}", model)
+        advice = f"try a smaller learning_rate (--option){where}"
+        return TrainingError(f"the loss is no longer a number after step {int(state.step)}; {advice}", model)
 
     def _model(self, state: State, steps: int) -> Marginalizer:
         history = {

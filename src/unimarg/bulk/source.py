@@ -19,7 +19,7 @@ from typing import IO, Any, Protocol
 import numpy as np
 
 from unimarg.errors import EvidenceError, FormatError
-from unimarg.evidence import state_index
+from unimarg.evidence import state_from_text, state_index
 from unimarg.formats.interop import import_quietly
 from unimarg.network import Network, Variable
 
@@ -103,7 +103,7 @@ class CsvSource:
         for r, row in enumerate(cells):
             if len(row) != width:
                 more = f"; beyond them: {','.join(row[width:])[:200]!r}" if len(row) > width else ""
-                wrong[r] = f"has {len(row)} cells, the first line {width}{more}"
+                wrong[r] = f"has {len(row)} cell{'s' * (len(row) != 1)}, the first line {width}{more}"
                 cells[r] = (row + [""] * width)[:width]
         return Batch(list(zip(*cells, strict=True)), [line for line, _ in rows], wrong, share)
 
@@ -149,25 +149,29 @@ class ParquetSource:
 
 
 class States(dict[Any, int]):
-    """Cells of one column as states: EMPTY where nothing is known, BAD for what is no state. A label wins over a state's number."""
+    """Cells of one column as states: EMPTY where nothing is known, BAD for what is no state."""
 
     def __init__(self, variable: Variable):
-        super().__init__({str(k): k for k in range(variable.card)} | {f"{k}.0": k for k in range(variable.card)})
-        self.update({label: k for k, label in enumerate(variable.states)})
-        self.update({"": EMPTY, None: EMPTY})
+        super().__init__({label: k for k, label in enumerate(variable.states)} | {"": EMPTY, None: EMPTY})
         self.variable = variable
 
     def __missing__(self, cell: Any) -> int:
         if cell != cell:  # not a number: an empty cell of a column of numbers
             return EMPTY
-        try:
-            return state_index(self.variable, cell)
-        except EvidenceError:
-            return BAD
+        key = cell if isinstance(cell, str) else (type(cell), cell)  # 1 and True would be the same key
+        if key not in self:
+            try:
+                self[key] = self._index(cell)
+            except EvidenceError:
+                self[key] = BAD
+        return self[key]
+
+    def _index(self, cell: Any) -> int:
+        return state_from_text(self.variable, cell) if isinstance(cell, str) else state_index(self.variable, cell)
 
     def complaint(self, cell: Any) -> str:
         try:
-            state_index(self.variable, cell)
+            self._index(cell)
         except EvidenceError as e:
             return str(e)
         raise AssertionError("a good cell")

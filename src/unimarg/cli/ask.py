@@ -20,6 +20,7 @@ from unimarg.cli.common import (
     finite,
     model_of,
     network_of,
+    state_named,
     variables_of,
 )
 from unimarg.errors import UnimargError, UsageError
@@ -132,8 +133,10 @@ class Interview:
 
     def menu(self, name: str) -> list[tuple[str, str]]:
         """States with the numbers that they have in ``-e NAME=NUMBER`` too; without them where numbers are names of states."""
-        states = self.net.variables[self.net.index[name]].states
-        return [("" if any(map(str.isdecimal, states)) else str(k), state) for k, state in enumerate(states)]
+        from unimarg.evidence import numbered
+
+        variable = self.net.variables[self.net.index[name]]
+        return [("" if numbered(variable) else str(k), state) for k, state in enumerate(variable.states)]
 
     def take(self, name: str | None) -> bool:
         """Lines until one is understood; whether to go on."""
@@ -154,20 +157,21 @@ class Interview:
                 self.console.print(str(e), markup=False)
 
     def understand(self, text: str, name: str | None) -> None:
-        menu = [] if name is None else self.menu(name)
-        answers = dict(menu) | {state: state for _, state in menu}
+        from unimarg.evidence import WHOLE
+
+        states = [] if name is None else [state for _, state in self.menu(name)]
         now = (self.findings, self.skipped)
         if text.lower() == "u":
             if not self.before:
                 raise UsageError("there is nothing to undo")
             self.findings, self.skipped = self.before.pop()
             return self.show()
-        if "=" in text and text not in answers:
+        if "=" in text and text not in states:
             self.tell(findings_of(self.net, None, [text]))
         elif name is not None and text.lower() == "s":
             self.skipped |= {name}
-        elif name is not None and text and text in answers:
-            self.tell({name: answers[text]})
+        elif name is not None and (text in states or WHOLE.fullmatch(text)):
+            self.tell({name: state_named(self.net, name, text)})
         else:
             raise UsageError(HELP)
         self.before.append(now)

@@ -33,13 +33,14 @@ EvidenceOption = Annotated[
         "-e",
         "--evidence",
         metavar="NAME=STATE",
-        help="A finding: a state or its number, from 0; or a likelihood: NAME=yes:0.9,no:0.2 (0 if left out). Repeatable.",
+        help="A finding: a state, or its number from 0 where no state is called a number; "
+        "or a likelihood: NAME=yes:0.9,no:0.2 (0 if left out). Repeatable.",
     ),
 ]
 TargetOption = Annotated[
     list[str] | None, typer.Option("-t", "--target", help="A variable to report, or a group of them; all if not given. Repeatable.")
 ]
-CaseOption = Annotated[Path | None, typer.Option("--case", help="A JSON file with evidence as an object.")]
+CaseOption = Annotated[Path | None, typer.Option("--case", help="A file with evidence: a JSON object, or UAI evidence (.evid).")]
 SeedOption = Annotated[int, typer.Option(help="The same seed gives the same answer.")]
 
 
@@ -85,7 +86,7 @@ def findings_of(net: Network, case: Path | None, evidence: Sequence[str]) -> dic
     """What the case file and the options say; two different findings on one variable are a mistake."""
     from unimarg.evidence import parse_evidence
 
-    given = _case(case)
+    given = _case(net, case)
     for name, value in (_finding(net, text) for text in evidence):
         before = given.setdefault(name, value)
         states = [parse_evidence(net, {name: v}).hard for v in (before, value)]  # a case may have a state's number
@@ -94,9 +95,13 @@ def findings_of(net: Network, case: Path | None, evidence: Sequence[str]) -> dic
     return given
 
 
-def _case(path: Path | None) -> dict[str, Any]:
+def _case(net: Network, path: Path | None) -> dict[str, Any]:
     if path is None:
         return {}
+    if path.name.lower().endswith((".evid", ".evid.gz")):
+        from unimarg.formats.uai import read_uai_evidence
+
+        return dict(read_uai_evidence(path, net))
     from unimarg.evidence import no_name_twice
 
     try:
@@ -120,7 +125,7 @@ def _finding(net: Network, text: str) -> tuple[str, Any]:
     if name in net.index and value in net.variables[net.index[name]].states:
         return name, value
     if ":" not in value:
-        return name, int(value) if value.isdecimal() and len(value) < 10 else value
+        return name, state_named(net, name, value)
     likelihood: dict[str, float] = {}
     for part in value.split(","):
         state, _, number = part.rpartition(":")
@@ -131,6 +136,16 @@ def _finding(net: Network, text: str) -> tuple[str, Any]:
         except ValueError:
             raise EvidenceError(f"the likelihood of {name!r} is given as state:number,state:number, not {value!r}") from None
     return name, likelihood
+
+
+def state_named(net: Network, name: str, text: str) -> str:
+    """The label of a state that may be given by its number; what a variable that is not there could be is left as it is."""
+    from unimarg.evidence import state_from_text
+
+    if name not in net.index:
+        return text
+    variable = net.variables[net.index[name]]
+    return variable.states[state_from_text(variable, text)]
 
 
 def finite(record: Mapping[Any, Any]) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -118,17 +119,20 @@ def _held_out(history: Mapping[str, Any]) -> dict[str, Any]:
 @app.command()
 def convert(
     source: NetworkArgument,
-    target: Annotated[Path, typer.Argument(help="The file to write: .bif .xmlbif .net .uai .xdsl, each also with .gz.")],
+    target: Annotated[Path, typer.Argument(help="The file to write: .bif .xmlbif .bifxml .xml .net .uai .xdsl, each also with .gz.")],
     as_json: JsonOption = False,
 ) -> None:
     """Read a network in one format and write it in another.
 
     Example: unimarg convert alarm.bif alarm.xdsl
     """
-    from unimarg.formats import save
+    from unimarg.formats import save, uai
 
     net = network_of(source)
     save(net, target)
+    if target.name.lower().removesuffix(".gz").endswith(".uai") and uai.has_names(net):
+        told = "UAI has no names: variables become x0, x1, ... in the order of 'unimarg info --variables', and states 0, 1, ..."
+        print(f"unimarg: note: {told}", file=sys.stderr)
     print(
         json.dumps({"file": str(target), **network_facts(net)}, indent=2)
         if as_json

@@ -25,6 +25,7 @@ from unimarg.cli.common import (
     finite,
     model_of,
     network_of,
+    state_named,
     variables_of,
 )
 from unimarg.errors import UsageError
@@ -260,11 +261,12 @@ def _query_explain(source: Network | Marginalizer, findings: dict[str, Any], nam
     from unimarg.marginalizer import Marginalizer
 
     by_model = isinstance(source, Marginalizer)
-    names = source.net.names if by_model else source.names
-    target, _, state = (name, "", "") if name in names else name.partition("=")
+    net = source.net if by_model else source
+    target, _, state = (name, "", "") if name in net.index else name.partition("=")
     ask: Any = source.explain if by_model else partial(explain, source, **options)
+    chosen = state_named(net, target, state) if state else None
     with terminal.waiting("leaving out each finding in turn"):
-        table = ask(findings, target, state or None)
+        table = ask(findings, target, chosen)
     message = source.about_one_shot(parse_evidence(source.net, findings)) if by_model else ""
     if as_json:
         rows = [finite(row) for row in table.to_dict("records")]

@@ -14,6 +14,11 @@ from unimarg.cli.inspect import model_facts
 from unimarg.errors import UsageError, closest
 
 FEW_STEPS = 100
+# as presets.OPTIONS has them, which takes long to import
+NAMES = (
+    "average, batch, clip, dropout, encoding, from_prior, gated, heads, hidden, labels, learning_rate, message_weight, observed_loss, "
+    "rare, residual, rounds, student, virtual, warm_up"
+)
 
 
 @app.command()
@@ -35,7 +40,11 @@ def train(
     ] = 0,
     option: Annotated[
         list[str] | None,
-        typer.Option("--option", metavar="NAME=VALUE", help="A change to the preset, such as rounds=6 or hidden=[512,512]. Repeatable."),
+        typer.Option(
+            "--option",
+            metavar="NAME=VALUE",
+            help=f"A change to the preset, such as rounds=6 or hidden=[512,512]. Repeatable. Names: {NAMES}.",
+        ),
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -46,11 +55,10 @@ def train(
     import signal
 
     from unimarg import masking, terminal
-    from unimarg.checkpoint import unfinished
+    from unimarg.checkpoint import check_name, unfinished
     from unimarg.trainer import parse_budget, train
 
-    if output.suffix.lower() != ".um":
-        raise UsageError(f"a model is written to a .um file, not to {output.name!r}")
+    check_name(output)
     net = network_of(network)
     mask = masking.observable(net, variables_of(net, observable)) if observable else None
     options = dict(map(_option, option or []))
@@ -87,7 +95,7 @@ def _option(text: str) -> tuple[str, Any]:
     if not equals:
         raise UsageError(f"an option is given as NAME=VALUE, not {text!r}")
     if name not in OPTIONS:
-        raise UsageError(f"there is no training option {name!r}; {closest(name, OPTIONS)}")
+        raise UsageError(f"there is no training option {name!r}; {closest(name, OPTIONS, len(OPTIONS))}")
     if value.startswith("(") and value.endswith(")"):
         value = "[" + value[1:-1].strip().rstrip(",").replace("'", '"') + "]"
     try:

@@ -40,9 +40,13 @@ def load(path: str | os.PathLike[str]) -> Network:
 
     A file that cannot be read gives a ``FormatError`` that names the file and, where there is one, the line.
     """
-    path = os.fspath(path)
+    from unimarg.examples import example_names  # here, since examples are read from files
+
+    path = files.path_of(path)
     if path.lower().endswith(".um"):
         raise FormatError("is a trained model, not a network: load_model reads it, and its network is model.net", path)
+    if path in example_names() and not os.path.exists(path):
+        raise FormatError(f"there is no such file; the example of this name is unimarg.example({path!r})", path)
     module = _format(path)
     data = files.read_bytes(path)
     if not data.strip():
@@ -56,8 +60,12 @@ def load(path: str | os.PathLike[str]) -> Network:
 
 
 def save(net: AnyNetwork, path: str | os.PathLike[str]) -> None:
-    """Write a network to a file; a failure leaves an existing file as it was."""
-    path = os.fspath(path)
+    """Write a network to a file; a failure leaves an existing file as it was.
+
+    UAI has no names: in such a file variables are x0, x1, ... in the order of ``net.names``, unless these are their names already, and
+    states 0, 1, ...
+    """
+    path = files.path_of(path)
     module = _format(path)
     try:
         data = module.write(as_network(net)).encode("utf-8")

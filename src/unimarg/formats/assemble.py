@@ -37,7 +37,7 @@ def build(nodes: Sequence[Node], name: str, complain: Complaint) -> Network:
     """The network, or an error at the place of the variable that spoils it."""
     parents = {n.variable.name: n.parents for n in nodes}
     try:
-        return Network([n.variable for n in nodes], parents, {n.variable.name: n.mechanism for n in nodes}, name)
+        return Network.as_given([n.variable for n in nodes], parents, {n.variable.name: n.mechanism for n in nodes}, name)
     except NetworkError as e:
         place = next((n.place for n in reversed(nodes) if n.variable.name == e.variable), None)
         raise complain(str(e), place) from None

@@ -22,6 +22,14 @@ HARMLESS_BYTES = 2**25
 _CHUNK = 2**20
 
 
+def path_of(path: object) -> str:
+    """A user's path as a string."""
+    found = os.fspath(path) if isinstance(path, str | os.PathLike) else path
+    if not isinstance(found, str):
+        raise UsageError(f"a file is given by its path, a string or a pathlib.Path, not by {repr(found)[:100]}")
+    return found
+
+
 def read_bytes(path: str, limit: int | None = None) -> bytes:
     """The file's content, unpacked if its name ends in ``.gz``; at most ``limit`` bytes, MAX_BYTES if not given."""
     limit = MAX_BYTES if limit is None else limit

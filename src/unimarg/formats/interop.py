@@ -50,7 +50,7 @@ def from_pgmpy(model: Any) -> Network:
         if not hasattr(cpds[node], "state_names") or not hasattr(cpds[node], "values"):
             raise NetworkError(f"the CPD of {node!r} is a {type(cpds[node]).__name__}, not a table over states")
         states = tuple(str(s) for s in cpds[node].state_names[node])
-        variables[node] = Variable(str(node), states, attributes.get("group") or "")
+        variables[node] = Variable(str(node), states, str(attributes.get("group") or ""))
     parents: dict[str, list[str]] = {}
     tables: dict[str, Table] = {}
     for node, variable in variables.items():
@@ -64,7 +64,7 @@ def from_pgmpy(model: Any) -> Network:
             values = _in_order(values, axis, labels, variables[parent], variable)
         parents[variable.name] = [variables[p].name for p in given]
         tables[variable.name] = Table(np.ascontiguousarray(values))
-    return Network(list(variables.values()), parents, tables, getattr(model, "name", "") or "network")
+    return Network(list(variables.values()), parents, tables, str(getattr(model, "name", "") or "network"))
 
 
 def _in_order(values: Floats, axis: int, labels: list[str], parent: Variable, child: Variable) -> Floats:

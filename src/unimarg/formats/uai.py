@@ -221,6 +221,12 @@ def _numbering(net: Network) -> list[int]:
     return numbers if sorted(numbers) == list(range(len(net))) else list(range(len(net)))
 
 
+def has_names(net: Network) -> bool:
+    """Whether the file would lose names of variables or states."""
+    numbers = _numbering(net)
+    return any(v.name != f"x{k}" or v.states != tuple(map(str, range(v.card))) for v, k in zip(net.variables, numbers, strict=True))
+
+
 def _nodes(net: Network) -> list[int]:
     """The node of every UAI number."""
     numbers = _numbering(net)

@@ -29,9 +29,10 @@ if TYPE_CHECKING:
 def sequential(model: Marginalizer, query: Query, structure: bool = True, nets: bool = True) -> tuple[Draw, Weigh]:
     net = model.net
     if not model.sequential:
-        raise UsageError("sequential needs a network of one hidden layer or a student; train with preset='paper' or student=256")
+        advice = "train with the preset 'paper', or with student=256 (--option)"
+        raise UsageError(f"sequential needs a network of one hidden layer or a student; {advice}")
     if not structure and model.student is not None:
-        raise UsageError("sequential with structure=False needs a network of one hidden layer, such as preset='paper' trains")
+        raise UsageError("sequential with structure=False (--no-structure) needs one hidden layer, such as the preset 'paper' has")
     tilted = structure and (model.student is not None or "message" in model.recipe.architecture.heads)  # a table times exp(h)
     everywhere = np.ones(len(net), dtype=bool)
     table = (everywhere if tilted else ~query.below) if structure else ~everywhere

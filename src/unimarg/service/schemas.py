@@ -9,7 +9,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 FINDING: dict[str, Any] = {
     "anyOf": [
         {"type": "string", "description": "a state"},
-        {"type": "number", "description": "the index of a state"},
+        {"type": "number", "description": "the index of a state; its label where labels are whole numbers"},
         {"type": "boolean"},
         {"type": "array", "items": {"type": "number", "minimum": 0}, "description": "a likelihood for each state"},
         {"type": "object", "additionalProperties": {"type": "number", "minimum": 0}, "description": "a likelihood by state"},
