@@ -158,13 +158,13 @@ class States(dict[Any, int]):
     def __missing__(self, cell: Any) -> int:
         if cell != cell:  # not a number: an empty cell of a column of numbers
             return EMPTY
-        try:
-            found = self._index(cell)
-        except EvidenceError:
-            return BAD
-        if isinstance(cell, str):  # not other kinds: 1 and True would be the same key
-            self[cell] = found
-        return found
+        key = cell if isinstance(cell, str) else (type(cell), cell)  # 1 and True would be the same key
+        if key not in self:
+            try:
+                self[key] = self._index(cell)
+            except EvidenceError:
+                self[key] = BAD
+        return self[key]
 
     def _index(self, cell: Any) -> int:
         return state_from_text(self.variable, cell) if isinstance(cell, str) else state_index(self.variable, cell)
