@@ -33,12 +33,10 @@ NET = Network(
         ({"smoke": 1.0}, {0: 1}),
         ({"level": "0"}, {1: 1}),  # a label, not a number
         ({"level": 2}, {1: 2}),  # label and index agree
-        ({"level": 1}, {1: 0}),  # they do not, and the label counts
-        ({"grade": 3}, {5: 2}),
-        ({"grade": 1.0}, {5: 0}),
-        ({"grade": np.int8(2)}, {5: 1}),
+        ({"grade": 3}, {5: 2}),  # no index
+        ({"grade": np.int8(3)}, {5: 2}),
         ({"grade": "1.0"}, {5: 0}),  # as a table of text may have it
-        ({"grade": {2: 1}}, {5: 1}),
+        ({"grade": {"2": 1}}, {5: 1}),
         ({"count": 1, "dose": 2}, {6: 1, 7: 0}),
         ({"dose": 1.0}, {7: 1}),
         ({"flag": True}, {2: 1}),
@@ -77,6 +75,9 @@ def test_virtual_evidence(given, expected):
         ({"smoke": float("inf")}, "has no state 'inf'"),
         ({"smoke": True}, "has no state 'True'"),
         ({"smoke": None}, r"cannot be None; give a state \(no, yes\), its index or a likelihood, or leave it out if not observed"),
+        ({"level": 1}, "give the label as a string"),  # a label, and the index of another
+        ({"grade": 1.0}, "'grade': 1.0 could be the state labelled '1' or state number 1 .'2'.; give the label as a string"),
+        ({"grade": {2: 1}}, "give the label as a string"),
         ({"grade": None}, r"cannot be None; give a state \(1, 2, 3\) or a likelihood, or leave"),
         ({"grade": 0}, "'grade' has no state '0': some of its labels are numbers, .* one of them; allowed: '1', '2', '3'"),
         ({"grade": "0"}, "some of its labels are numbers"),

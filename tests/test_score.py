@@ -66,10 +66,12 @@ def test_a_row_of_one_cell(tmp_path):
 
 
 def test_what_cells_of_numbers_mean():
-    cells = [1, 1.0, True, 0, None, float("nan"), 3]  # 1, 1.0 and True are the same key of a dictionary
-    states, wrong = states_of(NET, ["a", "c"], Batch([[1, 1.0, True, 0, None, float("nan"), 0], cells], []))
-    assert states[:, [0, 2]].tolist() == [[1, 0], [1, 0], [-1, -1], [-1, -1], [-1, -1], [-1, -1], [0, 2]]
-    assert sorted(wrong) == [2, 3]
+    states, wrong = states_of(NET, ["a"], Batch([[1, 1.0, True, 0, None, float("nan")]], []))  # 1, 1.0 and True are one key of a dictionary
+    assert (states[:, 0].tolist(), list(wrong)) == ([1, 1, -1, 0, -1, -1], [2])
+    states, wrong = states_of(NET, ["c"], Batch([[3, 3.0, 1, 0, None]], []))
+    assert (states[:, 2].tolist(), list(wrong)) == ([2, 2, -1, -1, -1], [2, 3])
+    assert "could be the state labelled '1' or state number 1" in wrong[2]
+    assert "some of its labels are numbers" in wrong[3]
 
 
 @pytest.mark.parametrize(

@@ -34,14 +34,15 @@ def test_names_of_nothing_are_labels_when_strings():
     assert states(b=["NA", "None", "nan", None, np.nan, pd.NA])[1] == [0, 1, 2, -1, -1, -1]
 
 
-def test_a_number_is_a_label_where_labels_are_numbers_also_beside_empty_cells():
+def test_a_number_that_could_be_two_states_is_refused_also_beside_empty_cells():
     # pandas makes 1 beside an empty cell 1.0, which must mean the same
-    assert states(c=[1, 2])[2] == [0, 1]
-    assert states(c=[1, None])[2] == [0, -1]
+    for column in ([1, 2], [1, None], [2.0, None]):
+        with pytest.raises(EvidenceError, match="give the label as a string"):
+            states(c=column)
     assert states(c=["1", None, "3"])[2] == [0, -1, 2]
-    assert states(c=[3.0, None])[2] == [2, -1]
-    assert states(d=[1.0, None])[3] == [1, -1]
-    for column in ([3, 0], [3.0, None, 0.0], ["3", "0"]):  # an index
+    assert states(c=[3.0, None])[2] == [2, -1]  # only a label
+    assert states(d=[1.0, None])[3] == [1, -1]  # both, and the same
+    for column in ([3, 0], [3.0, None, 0.0], ["3", "0"]):  # only an index
         with pytest.raises(EvidenceError, match=r"row \d: 'c' has no state '0(\.0)?': some of its labels are numbers"):
             states(c=column)
 

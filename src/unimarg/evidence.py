@@ -103,19 +103,26 @@ def _finding(variable: Variable, value: object) -> int | Floats:
 
 
 def state_index(variable: Variable, value: object) -> int:
-    """A state's index from its label or its index; where a label is a whole number, a number is a label and nothing else."""
+    """A state's index from its label or its index. Where a label is a whole number a number is a label, and an error where as an index
+    it would be another state: it may come from samples, which have indices.
+    """
     label = _label(variable, value)
+    by_index = None if isinstance(value, bool | np.bool_) else _as_index(variable, value)
     if label in variable.states:
-        return variable.states.index(label)
-    if isinstance(value, bool | np.bool_):  # True is not "state 1" unless a state says so
-        found = next((i for i, s in enumerate(variable.states) if s.lower() == label.lower()), None)
-    else:
-        found = None if numbered(variable) else _as_index(variable, value)
-    if found is not None:
+        found = variable.states.index(label)
+        if by_index not in (None, found):
+            raise EvidenceError(
+                f"{variable.name!r}: {value!r} could be the state labelled {label!r} or state number {by_index} "
+                f"({variable.states[by_index]!r}); give the label as a string"
+            )
         return found
-    if WHOLE.fullmatch(label) and numbered(variable):
+    if isinstance(value, bool | np.bool_):  # True is not "state 1" unless a state says so
+        by_index = next((i for i, s in enumerate(variable.states) if s.lower() == label.lower()), None)
+    elif numbered(variable) and WHOLE.fullmatch(label):
         why = "some of its labels are numbers, so that a number must be one of them"
         raise EvidenceError(f"{variable.name!r} has no state {label!r}: {why}; {listed(variable.states)}")
+    if by_index is not None:
+        return by_index
     raise EvidenceError(f"{variable.name!r} has no state {label!r}; {closest(label, variable.states)}")
 
 
