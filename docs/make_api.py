@@ -25,7 +25,8 @@ HEAD = """# API
 
 Made from the docstrings by `docs/make_api.py`. Evidence is always one mapping from a variable's name to a state's label, its index, or a
 likelihood (a list over the states, or `{state: value}`). Where a label is a whole number, no number is an
-index: give such labels as strings, since a number that could be both is an error. Wherever a network is taken, a model of pgmpy or pyAgrum is too.
+index: give such labels as strings, since a number that could be both is an error. Wherever a network is taken, a model of pgmpy or
+pyAgrum is too.
 """
 
 
