@@ -95,7 +95,7 @@ def test_cliques_form_a_junction_tree(seed):
         assert (n in above) == bool(clique.shared)
         if clique.shared:
             assert above[n] > n
-            assert {*clique.shared} < {*teacher.cliques[above[n]].scope}  # else the two would be one
+            assert {*clique.shared} <= {*teacher.cliques[above[n]].scope}
     for i, pa in enumerate(net.parents):
         assert any({*pa, i} <= {*clique.scope} for clique in teacher.cliques)
 
@@ -110,3 +110,38 @@ def test_parts_that_nothing_connects_and_a_node_without_a_choice():
     np.testing.assert_allclose(marginals["b"], [[1, 1]], atol=1e-6)
     np.testing.assert_allclose(marginals["c"], [[0.9, 0.9], [0.1, 0.1]], atol=1e-6)
     np.testing.assert_allclose(marginals["d"], [[0, 0.4], [0.375, 0.225], [0.625, 0.375]], atol=1e-6)
+
+
+def wrong(net, given, sets) -> float:
+    """The largest error against exact inference."""
+    found = jax.jit(make_teacher(net, 1 << 20).marginals)(given)
+    exact = [um.exact(net, e) for e in sets]
+    return max(float(np.abs(np.asarray(found[i])[:, s] - p).max()) for s, e in enumerate(exact) for i, p in enumerate(e.probabilities))
+
+
+def test_variables_that_hear_much_do_not_go_together():
+    """Hubs that are connected, and a hundred leaves of each: one product of all of it would be below any number."""
+    rng = np.random.default_rng(0)
+    hubs, leaves = ["a", "b", "c"], [(h, f"{h}{n}") for h in "abc" for n in range(100)]
+    variables = [Variable(h, tuple("01234567")) for h in hubs] + [Variable(n, ("x", "y", "z")) for _, n in leaves]
+    parents = {"b": ["a"], "c": ["a", "b"], **{n: [h] for h, n in leaves}}
+    cards = {v.name: v.card for v in variables}
+    tables = {n: rng.dirichlet(np.ones(k), size=[cards[p] for p in parents.get(n, ())]) for n, k in cards.items()}
+    net = Network(variables, parents, tables)
+    states = um.sample(net, 6, seed=2)
+    states[:, [net.index[h] for h in hubs]] = -1
+    given = [np.where(states[:, i] < 0, 1.0, np.arange(k)[:, None] == states[:, i]).astype(np.float32) for i, k in enumerate(net.cards)]
+    sets = [{net.names[i]: net.variables[i].states[k] for i, k in enumerate(row) if k >= 0} for row in states]
+    assert wrong(net, given, sets) < 1e-5
+
+
+def test_causes_that_are_all_rare_and_likelihoods_of_any_size():
+    causes = [f"c{n}" for n in range(10)]
+    variables, rate = [Variable(n) for n in (*causes, "effect")], [1 - 1e-4, 1e-4]
+    net = Network(variables, {"effect": causes}, {**dict.fromkeys(causes, rate), "effect": um.NoisyOr(0.01, [0.3] * 10)})
+    for scale in (1e-7, 1.0, 1e7):
+        given = [np.array([[0.0], [1.0]]) if n in causes else np.array([[1.0], [0.3]]) for n in net.names]
+        sets = [dict.fromkeys(causes, "yes") | {"effect": [1.0, 0.3]}]
+        assert wrong(net, [(scale * g).astype(np.float32) for g in given], sets) < 1e-5
+    given = [np.array([[1e-7], [3e-8]], np.float32) if n in causes else np.array([[0.0], [1.0]], np.float32) for n in net.names]
+    assert wrong(net, given, [{n: [1.0, 0.3] for n in causes} | {"effect": "yes"}]) < 1e-5

@@ -9,11 +9,15 @@ goes there and the messages from below, and S what it shares with the clique abo
 
 A product is made anew on the way down: it is cheaper to compute than to keep. Where m_c is 0 so is the belief. The marginal of a
 variable is a sum over the smallest table that has it. For networks whose cliques are small.
+
+Messages and likelihoods are scaled to a maximum of 1 before they are multiplied, so that the numbers of a product are no further from 1
+than its tables and contradictions among its messages take them: variables go together only where both are few.
 """
 
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -28,7 +32,8 @@ import numpy as np
 from unimarg.network import Network
 from unimarg.triangulation import eliminate, moral_graph
 
-TINY = 1e-35  # below every message of evidence that is possible, above float32's smallest
+TINY = 1e-35  # above float32's smallest: what is below counts as impossible
+RANGE, MESSAGES = 46.0, 4  # of a clique in which variables go together: log of the largest over the smallest product of tables; from below
 
 
 class Clique(NamedTuple):
@@ -69,12 +74,14 @@ class Teacher:
 
     def marginals(self, likelihoods: list[jax.Array]) -> list[jax.Array]:
         """P(X_i = k | e), ``[K, samples]`` for each node, from likelihoods of the same shapes."""
-        sums, messages, _ = self._up(likelihoods)
+        likelihoods = [given / scale for given, scale in zip(likelihoods, _scales(likelihoods), strict=True)]
+        scales, messages = self._up(likelihoods)
         smallest = self._smallest
         shared: dict[int, jax.Array] = {}  # beliefs of what a clique shares
         out: dict[int, jax.Array] = {}
         for n, clique in reversed([*enumerate(self.cliques)]):
-            ratio = jnp.where(sums[n] > 0, shared.get(n, 1.0) / jnp.where(sums[n] > 0, sums[n], 1), 0)
+            possible = messages[n] > TINY
+            ratio = jnp.where(possible, shared.get(n, 1.0) / jnp.where(possible, messages[n], 1), 0) / scales[n]
             belief = self._times(self._product(n, likelihoods, messages), clique.scope, ratio, clique.shared)
             for k in clique.below:
                 shared[k] = self._onto(belief, clique.scope, self.cliques[k].shared)
@@ -87,7 +94,9 @@ class Teacher:
 
     def log_evidence(self, likelihoods: list[jax.Array]) -> jax.Array:
         """log P(e), ``[samples]``."""
-        return self._up(likelihoods)[2]
+        outer = _scales(likelihoods)
+        inner, _ = self._up([given / scale for given, scale in zip(likelihoods, outer, strict=True)])
+        return sum((jnp.log(scale) for scale in (*outer, *inner)), jnp.zeros(likelihoods[0].shape[-1]))
 
     @cached_property
     def _smallest(self) -> dict[int, int]:
@@ -95,17 +104,15 @@ class Teacher:
         by_size = sorted(range(len(self.cliques)), key=lambda n: -math.prod(self._cards(self.cliques[n].shared)))
         return {v: n for n in by_size for v in self.cliques[n].shared}
 
-    def _up(self, likelihoods: list[jax.Array]) -> tuple[list[jax.Array], list[jax.Array], jax.Array]:
-        """m of each clique, ``[entries of what it shares, samples]``, the same scaled, and log P(e)."""
-        sums: list[jax.Array] = []
+    def _up(self, likelihoods: list[jax.Array]) -> tuple[list[jax.Array], list[jax.Array]]:
+        """Of each clique the largest m ``[samples]``, and m over that ``[entries of what it shares, samples]``."""
+        scales: list[jax.Array] = []
         messages: list[jax.Array] = []
-        total = jnp.zeros(likelihoods[0].shape[-1])
         for n, clique in enumerate(self.cliques):
-            sums.append(self._onto(self._product(n, likelihoods, messages), clique.scope, clique.shared))
-            scale = jnp.maximum(sums[n].max(axis=0), TINY)
-            messages.append(sums[n] / scale)
-            total = total + jnp.log(scale)
-        return sums, messages, total
+            message = self._onto(self._product(n, likelihoods, messages), clique.scope, clique.shared)
+            scales.append(jnp.maximum(message.max(axis=0), TINY))
+            messages.append(message / scales[n])
+        return scales, messages
 
     def _product(self, n: int, likelihoods: list[jax.Array], messages: list[jax.Array]) -> jax.Array:
         """``[entries, samples]``"""
@@ -139,6 +146,11 @@ class Teacher:
         return self.net.cards[[*scope]].tolist()
 
 
+def _scales(likelihoods: list[jax.Array]) -> list[jax.Array]:
+    """The largest of each node's, ``[samples]``."""
+    return [jnp.maximum(given.max(axis=0), TINY) for given in likelihoods]
+
+
 def make_teacher(net: Network, limit: float) -> Teacher | None:
     """A teacher if its cliques have at most ``limit`` entries together, else None."""
     widest = max(math.prod(map(float, (*m.parent_cards, m.card))) for m in net.mechanisms)
@@ -150,19 +162,23 @@ def make_teacher(net: Network, limit: float) -> Teacher | None:
     best = min((eliminate(graph, logs, most, weighted=w) for w in (True, False)), key=itemgetter(1))
     if best[1] > most:
         return None
-    teacher = Teacher(net, _tree(best[0]))
+    teacher = Teacher(net, _tree(best[0], net))
     return teacher if teacher.entries <= limit else None
 
 
-def _tree(found: dict[int, set[int]]) -> tuple[Clique, ...]:
+def _tree(found: dict[int, set[int]], net: Network) -> tuple[Clique, ...]:
     """From the clique of each variable by time of elimination."""
     when = {v: t for t, v in enumerate(found)}
     scopes = {v: tuple(sorted(clique, key=when.__getitem__)) for v, clique in found.items()}
     going: dict[int, list[int]] = {}  # by the first variable to go in a clique
     rests: dict[tuple[int, ...], int] = {}  # what is left of a clique, and the first to go there
+    ranges, heard = _ranges(net, when), Counter(scope[1] for scope in scopes.values() if scope[1:])
     for v, scope in scopes.items():
         first = rests.pop(scope, v)
-        going.setdefault(first, []).append(v)
+        together = [*going.get(first, ()), v]
+        if sum(ranges[u] for u in together) > RANGE or sum(heard[u] for u in together) - len(together) + 1 > MESSAGES:
+            first, together = v, [v]
+        going[first] = together
         if scope[1:]:
             rests[scope[1:]] = first
     order = sorted(going, key=lambda first: when[going[first][-1]])
@@ -172,3 +188,12 @@ def _tree(found: dict[int, set[int]]) -> tuple[Clique, ...]:
         if shared := scopes[first][len(going[first]) :]:
             below[home[shared[0]]].append(n)
     return tuple(Clique(scopes[first], len(going[first]), tuple(below[n])) for n, first in enumerate(order))
+
+
+def _ranges(net: Network, when: dict[int, int]) -> dict[int, float]:
+    """Of the tables that belong to each variable, as the first of theirs to go: log of the largest number over the smallest."""
+    out = dict.fromkeys(when, 0.0)
+    for i, (pa, m) in enumerate(zip(net.parents, net.mechanisms, strict=True)):
+        numbers = m.expand()
+        out[min((*pa, i), key=when.__getitem__)] += math.log(numbers.max() / numbers[numbers > 0].min())
+    return out
