@@ -24,7 +24,7 @@ ERRORS = {name: [] for name in um.__all__ if name.endswith("Error")}
 HEAD = """# API
 
 Made from the docstrings by `docs/make_api.py`. Evidence is always one mapping from a variable's name to a state's label, its index, or a
-likelihood (a list over the states, or `{state: value}`). Where a label is a whole number, no number is an
+likelihood (a list over the states, or `{state: value}`). Where a label is a number, no number is an
 index: give such labels as strings, since a number that could be both is an error. Wherever a network is taken, a model of pgmpy or
 pyAgrum is too.
 """

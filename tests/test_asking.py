@@ -1,6 +1,7 @@
 """What may be asked: evidence of every kind, several sets at once, and misuse."""
 
 import math
+from unittest.mock import Mock
 
 import numpy as np
 import pandas as pd
@@ -41,16 +42,20 @@ def test_impossible_evidence_is_an_error_where_proven_and_failed_where_not():
 
 def test_where_samples_do_not_do_auto_is_exact_after_all(monkeypatch):
     monkeypatch.setattr("unimarg.query.EXACT_ENTRIES", 1)  # asia has more
-    few = {"samples": 300, "target_error": None}  # below what is ok, whatever they are worth
-    found = um.infer(ASIA, ILL, **few)
+    monkeypatch.setattr("unimarg.query.DEFAULT_SAMPLES", 300)  # below what is ok, whatever they are worth
+    found = um.infer(ASIA, ILL)
     assert (found.method, found.status) == ("exact", "ok")
     assert found.message.startswith("auto tried lookahead")
     assert found.message.endswith("then exact")
     for p, q in zip(found.probabilities, um.exact(ASIA, ILL).probabilities, strict=True):
         np.testing.assert_allclose(p, q, atol=1e-12)
-    assert um.infer(ASIA, ILL, seconds=100, **few).method == "lookahead"  # exact inference does not stop in time
+    assert um.infer(ASIA, ILL, seconds=100).method == "lookahead"  # exact inference does not stop in time
+    assert um.infer(ASIA, ILL, samples=300).method == "lookahead"  # nor is it what was asked for
+    with monkeypatch.context() as m:
+        m.setattr("unimarg.query.Asked._exact_at_once", Mock(side_effect=EvidenceError("too improbable")))
+        assert um.infer(ASIA, ILL).method == "lookahead"
     monkeypatch.setattr("unimarg.query.LAST_RESORT", 1)
-    assert um.infer(ASIA, ILL, **few).status == "low_ess"
+    assert um.infer(ASIA, ILL).status == "low_ess"
 
 
 @pytest.mark.parametrize(

@@ -16,9 +16,10 @@ NET = Network(
         Variable("grade", ("1", "2", "3")),
         Variable("count", ("0", "1", "many")),
         Variable("dose", ("2.0", "1.0")),
+        Variable("share", ("0.25", "0.5")),
     ],
     {},
-    {"smoke": [0.5, 0.5], "flag": [0.5, 0.5], "unknown": [0.5, 0.5], "dose": [0.5, 0.5]}
+    {"smoke": [0.5, 0.5], "flag": [0.5, 0.5], "unknown": [0.5, 0.5], "dose": [0.5, 0.5], "share": [0.5, 0.5]}
     | {name: [0.2, 0.3, 0.5] for name in ("level", "size", "grade", "count")},
 )
 
@@ -84,6 +85,7 @@ def test_virtual_evidence(given, expected):
         ({"grade": 0.0}, "some of its labels are numbers"),
         ({"grade": {0: 0.5, 1: 0.5}}, "some of its labels are numbers"),
         ({"count": 2}, "'2': some of its labels are numbers, .* allowed: '0', '1', 'many'"),  # not the third state
+        ({"share": 1}, "'share' has no state '1': some of its labels are numbers"),  # not the second state
         ({"dose": 0}, "some of its labels are numbers"),
         ({"grade": "one"}, "'grade' has no state 'one'; allowed: '1', '2', '3'"),
         ({"smoke": "1"}, "'smoke' has no state '1'; allowed: 'no', 'yes'"),  # text is a number in files and on the command line only

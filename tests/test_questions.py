@@ -47,16 +47,17 @@ def test_exact_gain_is_mutual_information(seed):
 @pytest.mark.parametrize("evidence", [{}, {"dysp": "yes", "xray": {"yes": 0.9, "no": 0.2}}])
 def test_samples_give_the_exact_gain_within_its_error(monkeypatch, evidence):
     exact = next_questions(ASIA, evidence, ["lung", "bronc"]).set_index("variable")
-    assert (exact.attrs["method"], exact.attrs["gain_error"]) == ("exact", 0)
+    assert (exact.attrs["method"], exact["gain_error"].max()) == ("exact", 0)
     monkeypatch.setattr("unimarg.query.EXACT_ENTRIES", -1)
     off = []
     for seed in range(4):
         found = next_questions(ASIA, evidence, ["lung", "bronc"], seed=seed).set_index("variable")
         assert found.attrs["method"] == "lookahead"
-        assert 0 < found.attrs["gain_error"] < 0.01
+        assert found["gain_error"].max() < 0.01
         assert found.attrs["entropy"] == pytest.approx(exact.attrs["entropy"], abs=0.02)
-        off.append((found["gain"] - exact["gain"]).abs().max() / found.attrs["gain_error"])
-    assert 0.05 < max(off) < 4.5  # they are samples, and know how far they are off
+        off += ((found["gain"] - exact["gain"]) / found["gain_error"])[exact["gain"] > 0.01].tolist()
+    assert len(off) >= 8
+    assert 0.5 < max(map(abs, off)) < 6  # they are samples, and know how far they are off: Student's, with seven degrees of freedom
 
 
 def test_what_samples_find_by_chance_is_taken_off(monkeypatch):

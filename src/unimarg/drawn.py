@@ -12,16 +12,20 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from unimarg import query
 from unimarg.counter import key_from_seed
 from unimarg.errors import ImpossibleEvidenceError, SamplingError
 from unimarg.evidence import Evidence
 from unimarg.importance import ENOUGH, chunk_size, first_sample, side_by_side
 from unimarg.network import Floats, Network
+from unimarg.posterior import Posterior
 from unimarg.query import Asked, Options
 
-SAMPLES = 1 << 15
+SAMPLES, MOST_STATES = 1 << 15, 1 << 28  # drawn at first; of all variables, kept at most
+WORTH = 1 << 12  # effective samples that are enough
 BLOCK = 1 << 13  # samples that are counted at once
-PRECISE = 0.002  # standard error of a marginal that is compared with others
+PRECISE, RELATIVE = 0.002, 0.1  # standard error of a marginal that is compared with others, and that over p (1 - p), of its log odds
+ENTRIES_A_NODE, EXACT_SETS = 1000, 1e8  # what a query costs beside its cliques; entries that many of them may have: some ten seconds
 
 
 @dataclass(frozen=True)
@@ -33,9 +37,9 @@ class Drawn:
     states: np.ndarray  # whole numbers [nodes, n]
     weights: Floats  # [n]
 
-    def half(self, which: int) -> Drawn:
-        """Every other sample."""
-        return Drawn(self.net, self.given, self.states[:, which::2], self.weights[which::2])
+    def part(self, which: int, of: int) -> Drawn:
+        """Every so many-th sample."""
+        return Drawn(self.net, self.given, self.states[:, which::of], self.weights[which::of])
 
     @property
     def ess(self) -> float:
@@ -65,56 +69,72 @@ def _fit(states: np.ndarray, findings: Mapping[int, int]) -> np.ndarray:
 
 
 def draw(net: Network, evidence: Mapping[str, object] | None, seed: int) -> tuple[Drawn, str]:
-    """Samples of all variables by the proposal that ``auto`` finds, and its name."""
-    asked = Asked(net, None, evidence, None, Options(seed=seed), every=True, nets=False)  # halves of them are samples too
+    """Samples of all variables by the proposal that ``auto`` finds, and its name; more of them where they are worth little."""
+    asked = Asked(net, None, evidence, None, Options(seed=seed), every=True, nets=False)  # parts of them are samples too
     asked.rule_out()
     method, estimator, _ = asked.best()
     size, key = chunk_size(estimator.frame), key_from_seed(asked.options.seed)
+    parts: list[tuple[np.ndarray, np.ndarray]] = []
 
     def chunk(first: int) -> tuple[np.ndarray, np.ndarray]:
         states, log_w, _ = estimator.draw(key, first_sample(first), size)
         return np.asarray(states), np.asarray(log_w, np.float64)
 
-    with ThreadPoolExecutor(side_by_side()) as pool:
-        parts = [*pool.map(chunk, range(0, SAMPLES, size))]
-    states, log_w = (np.concatenate(part, axis=-1)[..., :SAMPLES] for part in zip(*parts, strict=True))
-    top = log_w.max()
-    drawn = Drawn(net, asked.query.evidence, states, np.exp(log_w - top) if top > -np.inf else np.zeros_like(log_w))
+    count, most = SAMPLES, max(MOST_STATES // len(net), SAMPLES)
+    while True:
+        with ThreadPoolExecutor(side_by_side()) as pool:
+            parts += pool.map(chunk, range(len(parts) * size, count, size))
+        states, log_w = (np.concatenate(part, axis=-1)[..., :count] for part in zip(*parts, strict=True))
+        top = log_w.max()
+        drawn = Drawn(net, asked.query.evidence, states, np.exp(log_w - top) if top > -np.inf else np.zeros_like(log_w))
+        if drawn.ess >= WORTH or 2 * count > most:
+            break
+        count *= 2
     if drawn.ess < ENOUGH:
-        raise SamplingError(f"{SAMPLES} samples are worth {drawn.ess:.0f}: too few to tell ({ENOUGH:.0f} needed)", SAMPLES, drawn.ess)
+        raise SamplingError(f"{count} samples are worth {drawn.ess:.0f}: too few to tell ({ENOUGH:.0f} needed)", count, drawn.ess)
     return drawn, method
 
 
 class OneByOne:
-    """``many.Answers`` by ``auto``, set after set; keeps the largest standard error and what was used."""
+    """``many.Answers`` by ``auto``, set after set; keeps their standard errors and what was used."""
 
     def __init__(self, net: Network, seed: int):
         self.net, self.seed = net, seed
-        self.std_error, self.methods = 0.0, set[str]()
+        self.errors: list[Floats] = []  # of each set, [states of the nodes]; of an impossible one 0
+        self.methods = set[str]()
 
     def __call__(self, evidence: Sequence[Evidence], nodes: Sequence[int]) -> tuple[Floats, np.ndarray]:
         out = np.zeros((len(evidence), int(self.net.cards[list(nodes)].sum())))
         contradiction = np.full(len(evidence), -1)
         for row, e in enumerate(evidence):
+            self.errors.append(np.zeros(out.shape[1]))
             try:
-                out[row] = self._one(e, nodes)
+                found = self._one(e, nodes)
+                out[row], self.errors[-1] = np.concatenate(found.probabilities), np.concatenate(found.std_errors)
             except ImpossibleEvidenceError:
                 contradiction[row] = 0
         return out, contradiction
 
-    def _one(self, evidence: Evidence, nodes: Sequence[int]) -> Floats:
+    def _one(self, evidence: Evidence, nodes: Sequence[int]) -> Posterior:
+        """Once more where a probability is small, whose odds would be lost in an error that is small for others."""
         variables = self.net.variables
         given = {variables[i].name: variables[i].states[k] for i, k in evidence.hard.items()}
         given |= {variables[i].name: likelihood.tolist() for i, likelihood in evidence.virtual.items()}
-        options = Options(seed=self.seed, target_error=PRECISE)
-        found = Asked(self.net, None, given, [variables[i].name for i in nodes], options).by("auto")
-        if found.status == "failed":
-            raise SamplingError(f"{found.samples} samples are worth {found.ess:.0f}: too few to tell", found.samples, found.ess)
-        self.methods.add(found.method)
-        self.std_error = max(self.std_error, *(float(np.max(e)) for e in found.std_errors))
-        return np.concatenate(found.probabilities)
+        names, target = [variables[i].name for i in nodes], PRECISE
+        while True:
+            found = Asked(self.net, None, given, names, Options(seed=self.seed, target_error=target)).by("auto")
+            if found.status == "failed":
+                raise SamplingError(f"{found.samples} samples are worth {found.ess:.0f}: too few to tell", found.samples, found.ess)
+            p, error = np.concatenate(found.probabilities), np.concatenate(found.std_errors)
+            unclear = (p > 0) & (p < 1) & (error > RELATIVE * p * (1 - p))
+            if target < PRECISE or not unclear.any():
+                self.methods.add(found.method)
+                return found
+            target = float(max(RELATIVE / 2 * (p * (1 - p))[unclear].min(), 1e-5))
 
 
-def exact_is_quick(net: Network, evidence: Mapping[str, object] | None) -> bool:
-    """Whether all variables together can be answered exactly, as ``auto`` judges it."""
-    return Asked(net, None, evidence, None, Options()).small()
+def exact_is_quick(net: Network, evidence: Mapping[str, object] | None, sets: int) -> bool:
+    """Whether so many evidence sets like this one, all variables of each, are soon answered exactly."""
+    asked = Asked(net, None, evidence, None, Options())
+    left = EXACT_SETS / sets - ENTRIES_A_NODE * len(net)
+    return left > 0 and asked.small(min(left / abs(query.EXACT_ENTRIES), 1.0))

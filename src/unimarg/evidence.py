@@ -2,7 +2,7 @@
 
 Evidence is one mapping from a variable's name to what is known of it:
 
-- a state's label or index: hard evidence, X = k. Where a label is a whole number there are no indices: 1 is the state called "1";
+- a state's label or index: hard evidence, X = k. Where a label is a number there are no indices: "1" is the state called so;
 - a likelihood, as a list over the states or a ``{label: value}`` mapping: virtual evidence,
   proportional to P(what was seen | X = k) (Pearl 1988). Where only one state is possible it is hard.
 """
@@ -21,6 +21,7 @@ from unimarg.network import Floats, Network, Variable
 
 LARGEST = 1e300  # of a likelihood, so that sums of it are numbers
 WHOLE = re.compile(r"(-?[0-9]{1,18})(\.0*)?")  # a whole number as text, also as a table's column with empty cells writes it
+NUMBER = re.compile(r"[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)")  # any, in plain digits
 
 
 @dataclass(frozen=True, eq=False)
@@ -103,7 +104,7 @@ def _finding(variable: Variable, value: object) -> int | Floats:
 
 
 def state_index(variable: Variable, value: object) -> int:
-    """A state's index from its label or its index. Where a label is a whole number a number is a label, and an error where as an index
+    """A state's index from its label or its index. Where a label is a number a number is a label, and an error where as an index
     it would be another state: it may come from samples, which have indices.
     """
     label = _label(variable, value)
@@ -127,18 +128,18 @@ def state_index(variable: Variable, value: object) -> int:
 
 
 def state_from_text(variable: Variable, text: str) -> int:
-    """The same from a file or a command line, where a number is text: it is an index unless a label is a whole number."""
+    """The same from a file or a command line, where a number is text: it is an index unless a label is a number."""
     number = WHOLE.fullmatch(text)
     return state_index(variable, int(number[1]) if number and not numbered(variable) else text)
 
 
 def numbered(variable: Variable) -> bool:
-    """Whether any label is a whole number: then an index would be taken for a label, or a label for an index.
+    """Whether any label is a number: then an index would be taken for a label, or a label for an index.
 
-    >>> numbered(Variable("level", ("1", "2", "many"))), numbered(Variable("rain"))
-    (True, False)
+    >>> numbered(Variable("level", ("1", "2", "many"))), numbered(Variable("dose", (".25", "0.5"))), numbered(Variable("rain"))
+    (True, True, False)
     """
-    return any(map(WHOLE.fullmatch, variable.states))
+    return any(map(NUMBER.fullmatch, variable.states))
 
 
 def _label(variable: Variable, value: object) -> str:

@@ -32,7 +32,8 @@ def explain(
     memory: float | None = None,
     seed: int = 0,
 ) -> pd.DataFrame:
-    """How each finding moved the target, strongest first: by ``auto``, or exactly in so many bytes of ``memory`` where these are given.
+    """How each finding moved the target, strongest first: by ``auto``, to some tenth of the odds where it samples; or exactly, in so many
+    bytes of ``memory``, where these are given.
 
     ``state`` is the one of the target's states that is explained: unless given, the one whose odds all findings together raised most.
     The table has its probability without each finding, the shift that the finding made and the change of log odds; ``table.attrs`` has
@@ -53,7 +54,7 @@ def explain(
         return table
     answers = OneByOne(net, seed)
     table = influence(net, answers, evidence, target, state)
-    table.attrs |= {"method": ", ".join(sorted(answers.methods)), "std_error": answers.std_error}
+    table.attrs |= {"method": ", ".join(sorted(answers.methods)), "std_error": float(np.max(answers.errors))}
     return table
 
 

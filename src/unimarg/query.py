@@ -20,7 +20,7 @@ import numpy as np
 
 from unimarg.conditionals import Conditionals, Draft, Query
 from unimarg.counter import key_from_seed
-from unimarg.errors import ImpossibleEvidenceError, TooExpensiveError, UsageError, closest, no_state_left, whole_number
+from unimarg.errors import EvidenceError, ImpossibleEvidenceError, TooExpensiveError, UsageError, closest, no_state_left, whole_number
 from unimarg.evidence import parse_evidence
 from unimarg.frame import Frame, frame_of
 from unimarg.importance import DEFAULT_SAMPLES, MAX_SAMPLES, Draw, Estimator, Limits, Weigh, chunk_size, sampler
@@ -209,8 +209,8 @@ class Asked:
         check_memory(self.options.memory)
         return self.options.memory
 
-    def small(self, times: int = 1) -> bool:
-        """Whether exact inference is quick: by a cheap elimination of what the targets depend on."""
+    def small(self, times: float = 1) -> bool:
+        """Whether exact inference is quick, or takes so many times as long: by a cheap elimination of what the targets depend on."""
         known = self.query.evidence.hard
         kept = relevant(self.net, self.query.evidence, self.query.targets)
         scopes = [[v for v in (*self.net.parents[i], i) if v not in known] for i in kept]
@@ -311,10 +311,13 @@ class Asked:
         method, estimator, tried = self.best()
         self.run(estimator)
         found = estimator.posterior(method, self.limits, self.seconds())
-        if found.status != "ok" and self.limits.seconds == math.inf and self.small(LAST_RESORT):
+        unlimited = self.limits.seconds == math.inf and self.options.samples is None
+        if found.status != "ok" and unlimited and self.small(LAST_RESORT):
             try:
                 return replace(self._exact_at_once(), message=f"{tried}, then exact", seconds=self.seconds())
-            except TooExpensiveError:
+            except ImpossibleEvidenceError:
+                raise
+            except (TooExpensiveError, EvidenceError):  # or too improbable
                 pass
         return replace(found, message="; ".join(m for m in (found.message, tried) if m))
 

@@ -4,8 +4,8 @@
             = sum_t sum_k P(x_c = k | e) KL( P(x_t | e, x_c = k) || sum_j P(x_c = j | e) P(x_t | e, x_c = j) )
 
 in nats. The mixture on the right is that of the answers themselves, not P(x_t | e) from another pass: so the gain of answers that
-contradict each other a little, as a network's do, is never negative. From n samples it is too large by about 1 / n; twice the gain from all
-samples less the mean gain from each half of them is not (the jackknife), and how far the halves differ is its error.
+contradict each other a little, as a network's do, is never negative. From n samples it is too large by about 1 / n. With g the gain from
+all of them and g_j that from each of J parts, (J g - mean of g_j) / (J - 1) is not, and how far the parts differ tells its error.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from unimarg.errors import ImpossibleEvidenceError, UsageError, closest
+from unimarg.errors import ImpossibleEvidenceError, SamplingError, UsageError, closest
 from unimarg.evidence import Evidence, parse_evidence
 from unimarg.formats.interop import AnyNetwork, as_network
 from unimarg.many import Answers, exact_answers, split
@@ -26,6 +26,8 @@ from unimarg.network import Floats, Network
 
 if TYPE_CHECKING:
     import pandas as pd
+
+PARTS = 8  # of the samples
 
 
 def next_questions(
@@ -42,25 +44,30 @@ def next_questions(
     A model's ``next_questions`` needs one pass for all of it. Candidates are all variables without a finding that are no targets, unless
     given. The table has the expected information gain about the targets in nats, the cost of each question (1 unless given) and gain per
     cost, by which it is ordered. ``table.attrs["entropy"]`` is what is still unknown of the targets, in nats too. Both are sums over the
-    targets, each taken for itself: what targets tell of each other counts twice. ``attrs["method"]`` says how they were found,
-    ``attrs["gain_error"]`` how far gains are off by it (root mean square), 0 where exact.
+    targets, each taken for itself: what targets tell of each other counts twice. ``attrs["method"]`` says how they were found, and the
+    column ``gain_error`` has the standard error of each gain, 0 where exact.
 
     >>> from unimarg.network import NoisyOr, Variable
     >>> net = Network([Variable("rain"), Variable("wet")], {"wet": ["rain"]}, {"rain": [0.8, 0.2], "wet": NoisyOr(0.1, [0.8])})
     >>> next_questions(net, {}, ["rain"]).round(4).to_dict("records")
-    [{'variable': 'wet', 'gain': 0.2013, 'cost': 1.0, 'gain_per_cost': 0.2013}]
+    [{'variable': 'wet', 'gain': 0.2013, 'cost': 1.0, 'gain_per_cost': 0.2013, 'gain_error': 0.0}]
     """
     net = as_network(net)
     asking = Asking.make(net, evidence, targets, candidates, costs, range(len(net)))
     from unimarg.drawn import draw, exact_is_quick
 
-    if exact_is_quick(net, evidence):
+    sets = 1 + sum(int(net.cards[c]) for c in asking.candidates)
+    try:
+        found = None if exact_is_quick(net, evidence, sets) else draw(net, evidence, seed)
+    except SamplingError:
+        found = None  # or else exact inference says why it cannot either
+    if found is None:
         return asking.table(*asking.judge(exact_answers(net)), "exact")
-    drawn, method = draw(net, evidence, seed)
+    drawn, method = found
     gains, entropy = asking.judge(drawn.answers)
-    one, other = (asking.judge(drawn.half(which).answers)[0] for which in (0, 1))
-    error = math.sqrt(float(((one - other) ** 2).mean())) / 2 if len(gains) else 0.0
-    return asking.table(np.maximum(2 * gains - (one + other) / 2, 0.0), entropy, method, error)
+    parts = np.stack([asking.judge(drawn.part(j, PARTS).answers)[0] for j in range(PARTS)])
+    error = parts.std(axis=0, ddof=1) / math.sqrt(PARTS)
+    return asking.table(np.maximum((PARTS * gains - parts.mean(axis=0)) / (PARTS - 1), 0.0), entropy, method, error)
 
 
 @dataclass(frozen=True)
@@ -101,15 +108,16 @@ class Asking:
         gains = _gains(answers, self.given, self.targets, {c: marginals[c] for c in self.candidates})
         return gains, sum(float(_entropy(marginals[t])) for t in self.targets)
 
-    def table(self, gains: Floats, entropy: float, method: str, error: float = 0.0) -> pd.DataFrame:
+    def table(self, gains: Floats, entropy: float, method: str, error: Floats | float = 0.0) -> pd.DataFrame:
         """As ``next_questions`` gives it."""
         import pandas as pd
 
         costs = [self.costs.get(c, 1.0) for c in self.candidates]
         table = pd.DataFrame({"variable": [self.net.names[c] for c in self.candidates], "gain": gains, "cost": costs})
         table["gain_per_cost"] = table["gain"] / table["cost"]
+        table["gain_error"] = error
         table = table.sort_values("gain_per_cost", ascending=False, kind="stable", ignore_index=True)
-        table.attrs |= {"entropy": entropy, "method": method, "gain_error": error}
+        table.attrs |= {"entropy": entropy, "method": method}
         return table
 
 

@@ -77,8 +77,9 @@ def questions(frame: pd.DataFrame) -> Grid:
         grid.add_column(name, no_wrap=True, justify="right")
     grid.add_column("")
     most = max(frame["gain_per_cost"].max(), 1e-300)
-    for name, gain, cost, rate in frame.itertuples(index=False):
-        numbers = [f"{gain:.4f}", f"{cost:g}", f"{rate:.4f}"][:shown]
+    for name, gain, cost, rate, error in frame.itertuples(index=False):
+        off = f" ± {error:.4f}" if error > 0 else ""
+        numbers = [f"{gain:.4f}{off}", f"{cost:g}", f"{rate:.4f}"][:shown]
         grid.add_row(plain(name), *numbers, _bar(rate / most))
     return grid
 

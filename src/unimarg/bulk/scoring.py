@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -27,11 +27,11 @@ from unimarg.tables import given, no_column
 
 if TYPE_CHECKING:
     from unimarg.marginalizer import Marginalizer
-    from unimarg.posterior import Posterior
 
 METHODS = ("um", "auto", "exact")  # the first needs a trained model
 BATCH_STATES = 1 << 23  # probabilities of a batch: some tens of megabytes
 FEWEST, MOST = 4096, 16384  # rows of a batch
+OF_A_ROW = 256  # numbers that remembering an answer takes beside its probabilities
 ONE_BY_ONE = 256  # where each row takes its time
 
 Progress = Callable[[int, float], None]  # rows so far, share of the input
@@ -106,6 +106,15 @@ def score(
     return Scored(total, count, min(resumed * size, total), time.perf_counter() - start, answers.doubtful)
 
 
+class Answer(NamedTuple):
+    """Of a row."""
+
+    probabilities: np.ndarray  # float32, states of the targets side by side
+    method: str
+    status: str
+    largest_error: float
+
+
 class _Answers:
     """From a batch of rows to the columns of the output, and the rows that have no answer."""
 
@@ -113,7 +122,7 @@ class _Answers:
         self.net, self.model, self.table, self.nodes, self.method, self.keep = net, model, table, nodes, method, keep
         self.types = {name: getattr(table, "types", {}).get(name, "string") for name in keep}
         self.names = [f"{net.names[i]}={state}" for i in nodes for state in net.variables[i].states]
-        self.known: dict[bytes, Posterior | str] = {}  # answers row by row, by the row
+        self.known: dict[bytes, Answer | str] = {}  # answers row by row, by the row
         self.doubtful, self.unseen = 0, set[int]()  # rows with findings that training never showed, and the nodes of these
         extra = [] if method == "um" else ["method", "status", "largest_error"]
         self.header = ["row", *keep, *self.names, *extra]
@@ -152,28 +161,28 @@ class _Answers:
         for r in range(len(states)):
             if r in wrong:
                 continue
-            post = self._one(states[r])
-            if isinstance(post, str):
-                wrong[r] = post
+            answered = self._one(states[r])
+            if isinstance(answered, str):
+                wrong[r] = answered
                 continue
-            found[r] = np.concatenate(post.probabilities)
-            more["method"][r], more["status"][r] = post.method, post.status
-            more["largest_error"][r] = max(float(e.max()) for e in post.std_errors)
+            found[r], more["method"][r], more["status"][r], more["largest_error"][r] = answered
         return found, more
 
-    def _one(self, row: np.ndarray) -> Posterior | str:
+    def _one(self, row: np.ndarray) -> Answer | str:
         """Its posterior, or why there is none; the same as that of an equal row before."""
         from unimarg.inference import answer
 
         if (known := self.known.get(row.tobytes())) is not None:
             return known
         try:
-            found = answer(self.net, self.model, given(self.net, row), [self.net.names[i] for i in self.nodes], self.method)
+            post = answer(self.net, self.model, given(self.net, row), [self.net.names[i] for i in self.nodes], self.method)
+            error = max(float(e.max()) for e in post.std_errors)
+            found = Answer(np.concatenate(post.probabilities, dtype=np.float32), post.method, post.status, error)
         except TooExpensiveError as e:
             found = str(advised(e, "use the method auto"))
         except UnimargError as e:
             found = str(e)
-        if len(self.known) * len(self.names) < BATCH_STATES:
+        if len(self.known) * (len(self.names) + len(self.net) + OF_A_ROW) < BATCH_STATES:
             self.known[row.tobytes()] = found
         return found
 

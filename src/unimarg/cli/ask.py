@@ -100,11 +100,10 @@ class Interview:
         with terminal.waiting(THINKING):
             table = self.questions(self.findings)
         if as_json:
-            return print(json.dumps({"questions": table.to_dict("records"), **finite(table.attrs), "evidence": self.findings}, indent=2))
+            rows = [finite(row) for row in table.to_dict("records")]
+            return print(json.dumps({"questions": rows, **table.attrs, "evidence": self.findings}, indent=2))
         self.console.print(terminal.questions(table))
-        error = table.attrs["gain_error"]
-        how = f"{table.attrs['method']}, gains within about {error:.2g}" if error > 0 else table.attrs["method"]
-        return self.console.print(how, style="dim", markup=False)
+        return self.console.print(table.attrs["method"], style="dim", markup=False)
 
     def run(self) -> None:
         self.show()
@@ -115,18 +114,21 @@ class Interview:
 
     def put_best(self) -> str | None:
         """The best question that was not skipped, if it is worth asking."""
+        import numpy as np
+
         from unimarg import terminal
 
         with terminal.waiting(THINKING):
             table = self.questions(self.findings)
-        left = table[~table["variable"].isin(list(self.skipped)) & (table["gain"] >= LEAST)]
+        worth = np.maximum(2 * table["gain_error"].fillna(0), LEAST)  # more than chance
+        left = table[~table["variable"].isin(list(self.skipped)) & (table["gain"] >= worth)]
         if not len(left):
             self.console.print("No question left would tell much: q stops, u undoes.")
             return None
         name, gain = left["variable"].iloc[0], left["gain"].iloc[0]
-        worth = f"[dim]expected to tell {gain:.3f} of {table.attrs['entropy']:.3f} nats[/dim]"
+        told = f"[dim]expected to tell {gain:.3f} of {table.attrs['entropy']:.3f} nats[/dim]"
         self.console.print()
-        self.console.print(terminal.plain(f"{name}?"), worth)
+        self.console.print(terminal.plain(f"{name}?"), told)
         for number, state in self.menu(name):
             self.console.print(terminal.plain(f"  {number}  {state}"))
         return name

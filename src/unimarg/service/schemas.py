@@ -143,6 +143,7 @@ class Asked(BaseModel):
     gain: Annotated[float, Field(description="Expected information about the targets, in nats.")]
     cost: float
     gain_per_cost: float
+    gain_error: Annotated[float | None, Field(description="Standard error of the gain; null: not known.")]
 
 
 class Ranking(BaseModel):
@@ -164,6 +165,8 @@ class Explanation(BaseModel):
     state: str
     probability: float
     prior: float
+    method: str
+    std_error: Annotated[float | None, Field(description="The largest of the probabilities; null: not known.")]
     findings: list[Influence]
     seconds: float
 

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import orjson
 
+from unimarg import query
 from unimarg.errors import ImpossibleEvidenceError, TooExpensiveError, UsageError, no_state_left
 from unimarg.evidence import Evidence, parse_evidence
 from unimarg.exact import advised, exact
@@ -25,6 +26,7 @@ from unimarg.service.schemas import Query
 from unimarg.service.work import Stop, StoppedError
 from unimarg.service.writing import Writer, plain
 
+QUICK = 0.25  # of what auto takes for quick: others wait
 EXACT_MEMORY = 2.0**26  # of method exact: it cannot be stopped on the way, and others wait while pyAgrum holds Python's lock
 Tell = Callable[[int, float], None]  # samples so far, seconds
 
@@ -130,11 +132,11 @@ class Served:
         if self.model is not None:
             return self.model.explain(evidence, target, state)
         self._small(evidence)
-        return explain(self.net, evidence, target, state)
+        return explain(self.net, evidence, target, state, memory=query.EXACT_MEMORY)
 
     def _quick(self, evidence: Mapping[str, object]) -> bool:
         """Whether exact inference is."""
-        return Asked(self.net, None, evidence, None, Options()).small()
+        return Asked(self.net, None, evidence, None, Options()).small(QUICK)
 
     def _small(self, evidence: Mapping[str, object]) -> None:
         """Without a model these take an exact answer for each question, which must be quick."""
