@@ -19,6 +19,14 @@ NAMES = (
     "average, batch, clip, dropout, encoding, from_prior, gated, heads, hidden, labels, learning_rate, message_weight, observed_loss, "
     "rare, residual, rounds, student, virtual, warm_up"
 )
+ChangeOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--option",
+        metavar="NAME=VALUE",
+        help=f"A change to the preset, such as rounds=6 or hidden=[512,512]. Repeatable. Names: {NAMES}.",
+    ),
+]
 
 
 @app.command()
@@ -38,14 +46,7 @@ def train(
         int,
         typer.Option("--held-out", metavar="SETS", help="Evidence sets, exactly answered or by a long run, for the error in progress."),
     ] = 0,
-    option: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--option",
-            metavar="NAME=VALUE",
-            help=f"A change to the preset, such as rounds=6 or hidden=[512,512]. Repeatable. Names: {NAMES}.",
-        ),
-    ] = None,
+    option: ChangeOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Train a Universal Marginalizer. Ctrl-C saves and stops; --resume goes on. A model that is there is not written over without --force.
