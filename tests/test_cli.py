@@ -174,9 +174,11 @@ def test_numbers_are_labels_where_labels_are_numbers(capsys, tmp_path):
         answer = json.loads(run(capsys, "query", str(path), "-e", f"level={text}", "--json")[1])
         assert answer["marginals"]["ill"]["yes"] == pytest.approx(ill)
         assert answer["evidence"] == {"level": text[0]}
-        case.write_text(f'{{"level": {text}}}')
+        case.write_text(f'{{"level": "{text}"}}')
         answer = json.loads(run(capsys, "query", str(path), "--case", str(case), "--json")[1])
         assert answer["marginals"]["ill"]["yes"] == pytest.approx(ill)
+    case.write_text('{"level": 1}')  # a label, and the index of another
+    assert "give the label as a string" in run(capsys, "query", str(path), "--case", str(case))[2]
     case.write_text('{"level": 0}')
     for words in (("-e", "level=0"), ("--case", str(case)), ("--explain", "level=0"), ("-e", "level=0:0.5,1:0.5")):
         code, _, err = run(capsys, "query", str(path), *words)
