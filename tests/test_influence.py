@@ -42,6 +42,15 @@ def test_samples_where_exact_inference_is_out_of_reach(monkeypatch):
     assert (by_memory.attrs["method"], by_memory["shift"].iloc[0]) == ("exact", pytest.approx(exact["shift"].iloc[0]))
 
 
+def test_samples_that_say_little_are_taken_as_they_are(monkeypatch):
+    monkeypatch.setattr("unimarg.query.EXACT_ENTRIES", -1)
+    monkeypatch.setattr("unimarg.query.DEFAULT_SAMPLES", 20)
+    table = um.explain(ASIA, {"smoke": "no"}, "bronc", "yes")
+    exact = um.exact(ASIA, {"smoke": "no"})["bronc"]["yes"]
+    assert table.attrs["std_error"] > 0.1 * exact * (1 - exact)  # not what the odds would need
+    assert abs(table.attrs["probability"] - exact) < 4.5 * table.attrs["std_error"]
+
+
 def test_a_model_does_it_in_one_batch(monkeypatch):
     model = random_model(ASIA)
     calls = []

@@ -25,6 +25,7 @@ SAMPLES, MOST_STATES = 1 << 15, 1 << 28  # drawn at first; of all variables, kep
 WORTH = 1 << 12  # effective samples that are enough
 BLOCK = 1 << 13  # samples that are counted at once
 PRECISE, RELATIVE = 0.002, 0.1  # standard error of a marginal that is compared with others, and that over p (1 - p), of its log odds
+LEAST = 1e-5  # standard error that is asked for
 ENTRIES_A_NODE, EXACT_SETS = 1000, 1e8  # what a query costs beside its cliques; entries that many of them may have: some ten seconds
 
 
@@ -120,17 +121,21 @@ class OneByOne:
         variables = self.net.variables
         given = {variables[i].name: variables[i].states[k] for i, k in evidence.hard.items()}
         given |= {variables[i].name: likelihood.tolist() for i, likelihood in evidence.virtual.items()}
-        names, target = [variables[i].name for i in nodes], PRECISE
-        while True:
-            found = Asked(self.net, None, given, names, Options(seed=self.seed, target_error=target)).by("auto")
+        names = [variables[i].name for i in nodes]
+
+        def to(error: float) -> Posterior:
+            found = Asked(self.net, None, given, names, Options(seed=self.seed, target_error=error)).by("auto")
             if found.status == "failed":
                 raise SamplingError(f"{found.samples} samples are worth {found.ess:.0f}: too few to tell", found.samples, found.ess)
-            p, error = np.concatenate(found.probabilities), np.concatenate(found.std_errors)
-            unclear = (p > 0) & (p < 1) & (error > RELATIVE * p * (1 - p))
-            if target < PRECISE or not unclear.any():
-                self.methods.add(found.method)
-                return found
-            target = float(max(RELATIVE / 2 * (p * (1 - p))[unclear].min(), 1e-5))
+            return found
+
+        found = to(PRECISE)
+        p, error = np.concatenate(found.probabilities), np.concatenate(found.std_errors)
+        unclear = (p > 0) & (p < 1) & (error > RELATIVE * p * (1 - p))
+        if found.status == "ok" and unclear.any():  # else more samples are not to be had
+            found = to(float(max(RELATIVE / 2 * (p * (1 - p))[unclear].min(), LEAST)))
+        self.methods.add(found.method)
+        return found
 
 
 def exact_is_quick(net: Network, evidence: Mapping[str, object] | None, sets: int) -> bool:

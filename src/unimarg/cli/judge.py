@@ -9,10 +9,15 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from unimarg.cli.common import JsonOption, ModelArgument, SeedOption, app, finite, model_of, network_of
+from unimarg.cli.query import StructureOption
 from unimarg.errors import UsageError, closest
 
 if TYPE_CHECKING:
     import pandas as pd
+
+FamilyOption = Annotated[
+    list[str] | None, typer.Option("-f", "--family", help="Evidence: random (if not given), uniform, leaves, clinical. Repeatable.")
+]
 
 
 @app.command()
@@ -22,17 +27,13 @@ def evaluate(
         list[str] | None,
         typer.Option("-m", "--method", help="As of query, and hybrid:BETA; all that there are but exact if not given. Repeatable."),
     ] = None,
-    family: Annotated[
-        list[str] | None, typer.Option("-f", "--family", help="Evidence: random (if not given), uniform, leaves, clinical. Repeatable.")
-    ] = None,
+    family: FamilyOption = None,
     sets: Annotated[int, typer.Option(help="Evidence sets of each family.")] = 50,
     seed: Annotated[int, typer.Option(help="The same seed gives the same evidence sets and answers.")] = 4242,
     samples: Annotated[int, typer.Option(help="Samples of each answer.")] = 1 << 16,
     target_error: Annotated[float | None, typer.Option(help="Stop an answer when its largest standard error is below.")] = None,
     seconds: Annotated[float | None, typer.Option(help="Stop an answer after this time.")] = None,
-    structure: Annotated[
-        bool, typer.Option("--structure/--no-structure", help="Whether nodes without findings below keep their tables; the paper: no.")
-    ] = True,
+    structure: StructureOption = True,
     reference_samples: Annotated[int, typer.Option(help="Samples of a reference where exact inference is not quick.")] = 1 << 22,
     reference_error: Annotated[float | None, typer.Option(help="Stop a reference when its largest standard error is below.")] = None,
     output: Annotated[
