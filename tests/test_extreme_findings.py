@@ -195,6 +195,15 @@ def test_a_likelihood_too_large_to_be_summed(ask):
         ask({"xray": [1e308, 1.5e308]})
 
 
+@pytest.mark.parametrize("method", ["lookahead", "prior", "exact"])
+def test_a_likelihood_too_small_to_keep_its_digits(method):
+    """Twice and once the least number there is, times a table, are neither: P(lung) was off by 59 errors."""
+    with pytest.raises(EvidenceError, match=r"'xray' may not be below 1e-300 throughout: multiply all of it"):
+        um.infer(ASIA, {"xray": [2e-323, 1e-323]}, method=method)
+    found, right = (um.infer(ASIA, {"xray": x}, method=method)["lung"]["yes"] for x in ([2e-300, 1e-300], [2.0, 1.0]))
+    assert found == pytest.approx(right, rel=1e-4)  # a log weight of -690 is rounded to 6e-5
+
+
 def one_cause(findings: int, hit: float) -> tuple[um.Network, dict[str, str]]:
     """Half of the findings speak for their cause and half against it: what is left is the prior, .3 and .7."""
     names = [f"f{j}" for j in range(findings)]

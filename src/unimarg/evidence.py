@@ -19,7 +19,7 @@ import numpy as np
 from unimarg.errors import EvidenceError, closest, listed
 from unimarg.network import Floats, Network, Variable
 
-LARGEST = 1e300  # of a likelihood, so that sums of it are numbers
+LEAST, LARGEST = 1e-300, 1e300  # of a likelihood's maximum, so that products of it keep their digits and sums are numbers
 WHOLE = re.compile(r"(-?[0-9]{1,18})(\.0*)?")  # a whole number as text, also as a table's column with empty cells writes it
 NUMBER = re.compile(r"[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)")  # any, in plain digits
 
@@ -182,4 +182,7 @@ def _likelihood(variable: Variable, value: Mapping[object, object] | Sequence[ob
         raise EvidenceError(f"the likelihood of {variable.name!r} may be no more than {LARGEST:g}: divide all of it by the same number")
     if not likelihood.any():
         raise EvidenceError(f"the likelihood of {variable.name!r} is zero for every state")
+    if likelihood.max() < LEAST:
+        advice = "multiply all of it by the same number"
+        raise EvidenceError(f"the likelihood of {variable.name!r} may not be below {LEAST:g} throughout: {advice}")
     return likelihood
