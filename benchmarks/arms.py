@@ -55,7 +55,7 @@ from unimarg.trunk import Linear, Trunk, standardised
 
 ARMS: dict[str, dict[str, Any]] = {
     "residual": {},
-    "residual-2048": {"hidden": (2048,) * 3, "learning_rate": 5e-4},
+    "residual-1024": {"hidden": (1024,) * 3, "learning_rate": 1e-3, "batch": 1024},
     "plain": {"residual": False, "hidden": (2048,) * 2},
     "plain-4096": {"residual": False, "hidden": (4096,)},
     "marginal-head": {"heads": ("marginal",)},

@@ -38,6 +38,8 @@ def truths(name: str, net: Network, path: str | None) -> dict[str, tuple[np.ndar
         return {family: (evidence, references(net, evidence)[0]) for family, evidence in sets.items()}
     stored = np.load(path)
     families = [f for f in ("random", "leaves", "clinical") if f"{name}.{f}.truth" in stored]
+    if not families:
+        raise SystemExit(f"{path} has no references for {name}: arrays {name}.<family>.evidence and .truth are needed")
     return {f: (stored[f"{name}.{f}.evidence"].astype(np.int64), stored[f"{name}.{f}.truth"]) for f in families}
 
 
@@ -52,10 +54,11 @@ def main() -> None:
     given = parser.parse_args()
     name, net = named(given.network)
     options = {name: ast.literal_eval(value) for name, value in (o.split("=", 1) for o in given.option)}
+    expected = truths(name, net, given.references)
     model = um.train(net, given.preset, given.budget, given.seed, **options)
     out = csv.writer(sys.stdout)
     out.writerow(COLUMNS)
-    for family, (evidence, truth) in truths(name, net, given.references).items():
+    for family, (evidence, truth) in expected.items():
         mean, largest = errors(model.marginals_of_states(evidence), truth, evidence, net)
         figures = [f"{x:.6f}" for x in (mean.mean(), largest.mean(), largest.max())]
         run = [model.history["steps"], f"{model.history['seconds']:.0f}", jax.devices()[0].device_kind, jax.__version__, given.seed]

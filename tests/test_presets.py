@@ -1,3 +1,4 @@
+import jax
 import numpy as np
 import pytest
 
@@ -18,6 +19,18 @@ def test_the_paper():
     assert made.student == 0  # its one layer is its own
     assert (made.labels, made.warm_up, made.average, made.clip, made.virtual) == ("sample", 0, 0, 0, 0)  # plain Adam on samples
     assert {recipe(ASIA, "paper", encoding=e).encoding for e in ("two_bit", "prior")} == {"two_bit", "prior"}
+
+
+def test_a_gpu_gets_wider_work(monkeypatch):
+    before = {preset: recipe(ASIA, preset) for preset in PRESETS}
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    after = {preset: recipe(ASIA, preset) for preset in PRESETS}
+    wide = before["default"].architecture, after["default"].architecture
+    assert [a.hidden for a in wide] == [(1024,) * 3, (2048,) * 3]
+    assert (before["default"].batch, after["default"].batch) == (1024, 2048)
+    assert (before["paper"].batch, after["paper"].batch) == (256, 2048)
+    assert before["paper"].architecture == after["paper"].architecture
+    assert before["small"] == after["small"]
 
 
 @pytest.mark.parametrize("preset", PRESETS)

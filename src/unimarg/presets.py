@@ -3,7 +3,7 @@
 The paper gives one hidden layer of 4096 units, ReLU, dropout 0.5, Adam, cross-entropy over all nodes,
 masks of uniform rate, 20,000 iterations and two encodings. It does not give the batch size and the learning
 rate: 1e-3 (Adam's usual) and 256 samples, or 2048 on a GPU, are our choice; in equal time either is the better one on its device
-(``docs/log.md``).
+(``docs/log.md``). So are the widths and batches of ``default``.
 """
 
 from __future__ import annotations
@@ -116,14 +116,15 @@ def _small(net: Network) -> Recipe:
 
 
 def _default(net: Network) -> Recipe:
+    width, rate = (1024, 1e-3) if jax.default_backend() == "cpu" else (2048, 5e-4)
     return Recipe(
         "default",
-        Architecture((1024,) * 3, residual=True, heads=("marginal", "message"), from_prior=True, gated=True),
+        Architecture((width,) * 3, residual=True, heads=("marginal", "message"), from_prior=True, gated=True),
         "graded",
         _mixed(net),
         observed_loss=False,
-        batch=1024,
-        learning_rate=1e-3,
+        batch=width,
+        learning_rate=rate,
         warm_up=500,
         average=0.999,
         labels="auto",
