@@ -38,7 +38,7 @@ from unimarg.network import Floats
 from unimarg.posterior import Posterior
 from unimarg.sums import weighted_sums
 from unimarg.walk import Origin, walk
-from unimarg.weighted import RELIABLE, Moments, Weighted
+from unimarg.weighted import RELIABLE, Moments, Weighted, Witnesses
 
 CHUNK, CHUNK_ACCELERATED = 5 << 10, 1 << 19  # a GPU takes about as long for a hundred thousand samples as for half a million
 FIRST_CHECK = 10 << 10  # samples after which errors are looked at first: 10,000 tosses of a coin have an error of 0.005
@@ -56,7 +56,8 @@ ALIKE = 1e-5  # relative spread of weights that are all the same
 ROUNDING = 1e-6  # of probabilities in float32, summed, relative to them
 OF_LOGARITHMS = 2.0**-23  # of log weights in float32, and of the tables' logarithms that they are sums of, relative to log P(e)
 SAMPLES_PER_WITNESS, LEAST_WITNESSES = 4, 5 << 10
-DOUBT = 2.0  # times the variance that the samples show: what witnesses tell is believed from here on, below it is mostly noise
+DOUBT = 2.0  # times the variance that the samples show: what witnesses tell is believed from here on, below it is mostly noise,
+CLEARLY = 1.2  # or from here on where nets and control variates leave so little of it that what is beyond is DOUBT times as much
 WITNESSES = 0x517E55  # their stream of random numbers
 MISSES = "the proposal misses a part of the posterior, which samples of lookahead show: use auto or lookahead"
 
@@ -70,7 +71,7 @@ class Limits:
     target_error: float | None = None  # the largest standard error over the targets
 
 
-Drawn = tuple[jax.Array, jax.Array, Origin | None]  # states, log weights, and what the states were drawn from if known
+Drawn = tuple[jax.Array, jax.Array, Origin | None]  # states, log weights (of witnesses [2, n]), and what the states were drawn from if known
 Draw = Callable[[Key, jax.Array, int], Drawn]  # (key, first sample, n)
 Weigh = Callable[[jax.Array], tuple[jax.Array, Origin | None]]  # of states [nodes, n] that another drew: the proposal's log weights
 
@@ -131,7 +132,7 @@ class Estimator:
         self.spent = spent  # samples that went into the proposal
         self.draw, self.witness = draw or sampler(frame, given), witness
         self.nets = nets  # whether ``draw`` draws in nets
-        self.total, self.heard = (Weighted(frame.shape.nodes, frame.shape.card) for _ in range(2))  # of samples, and of witnesses
+        self.total, self.heard = (kind(frame.shape.nodes, frame.shape.card) for kind in (Weighted, Witnesses))
         self.next_look = 0  # samples at which errors are looked at again
         self._known: tuple[tuple[int, int], tuple[Floats, Floats]] | None = None  # samples and witnesses, and the moments of so many
         self._beyond = 0.0  # the most that witnesses add to a variance
@@ -186,8 +187,8 @@ class Estimator:
         def chunk(first: int) -> tuple[Any, ...]:
             count = min(size, goal - first)
             states, log_w, origin = draw(key, first_sample(first), size)
-            top, w, squares, sums = self._sums(states, log_w, origin, count)
-            return float(top), float(w), np.asarray(squares), np.asarray(sums), np.asarray(log_w)[:count], count
+            top, w, squares, sums = self._sums(states, log_w if log_w.ndim == 1 else log_w.mean(axis=0), origin, count)
+            return float(top), float(w), np.asarray(squares), np.asarray(sums), np.asarray(log_w)[..., :count], count
 
         for found in pool.map(chunk, range(total.samples, goal, size)[: side_by_side()]):
             total.add(*found)
@@ -227,7 +228,9 @@ class Estimator:
         few = FEW * max(total.heaviest - 1 / total.samples, 1 / total.samples - total.lightest)
         alike = self.may_vary and few * total.samples < ALIKE
         unseen = 1 / total.samples if alike else 0.0  # one sample of another weight
-        return max(math.sqrt(max(square * factor, min(apart, few**2))), unseen, self._rounding)
+        square = max(square * factor, min(apart, few**2))
+        square += float(told_beyond(self.heard.variance(total.log_evidence) / total.samples, apart, square))
+        return max(math.sqrt(square), unseen, self._rounding)
 
     @property
     def _rounding(self) -> float:
@@ -280,7 +283,7 @@ class Estimator:
         if total.w <= 0:
             return np.full((n, card), np.nan), np.full((n, card), np.nan)
         delta = total.sums[..., 0] / total.w
-        beyond = self._told_beyond(centre + delta, total.by_sample.about(delta) / total.w**2)
+        told, shown = self._told_of(centre + delta), total.by_sample.about(delta) / total.w**2
         delta, square, apart = self._controlled(delta)
         mean, spread = np.clip(centre + delta, 0, 1), self._spread
         # What was not drawn may weigh as much as the heaviest samples that were. Where few of those would make the state, or all of a
@@ -288,17 +291,15 @@ class Estimator:
         heavy, even = total.heaviest * spread, np.isin(np.arange(n), self._even)[:, None]
         few, counted = (np.where(even, UNSEEN, FEW) * heavy) ** 2, mean * (1 - mean) / total.ess
         rare = np.where(even, apart < RARE * heavy**2, np.minimum(mean, 1 - mean) < RARE * heavy)
-        square = np.where(rare, np.maximum(square, 0) + few, np.maximum(square, np.minimum(counted, few))) + beyond
+        square = np.where(rare, np.maximum(square, 0) + few, np.maximum(square, np.minimum(counted, few)))
+        beyond = told_beyond(told, shown, square)
         least = max(ROUNDING, self._rounding) * np.maximum(mean, self._open)
         self._beyond = float(beyond.max(initial=0))
-        return mean, np.clip(np.sqrt(square), least, 1)
+        return mean, np.clip(np.sqrt(square + beyond), least, 1)
 
-    def _told_beyond(self, mean: Floats, square: Floats) -> Floats:
-        """The variance that the witnesses tell of beyond what the samples show."""
-        heard = self.heard
-        delta = mean - heard.centre
-        told = np.clip(heard.by_sample.about(delta) * self._scale, 0, 1)
-        return np.where(told > DOUBT * square, told - np.maximum(square, 0), 0)
+    def _told_of(self, mean: Floats) -> Floats:
+        """The variances of independent samples that the witnesses tell of."""
+        return np.clip(self.heard.by_sample.about(mean - self.heard.centre) * self._scale, 0, 1)
 
     def _controlled(self, delta: Floats) -> tuple[Floats, Floats, Floats]:
         """Better means than ``delta``, both relative to the centre, their variances, and what those of independent samples would be.
@@ -401,6 +402,13 @@ class Estimator:
         if limits.target_error is not None and largest > limits.target_error:
             return "low_ess", f"the largest standard error is {largest:.2g}, the target was {limits.target_error:.2g}"
         return "ok", ""
+
+
+def told_beyond(told: Floats | float, shown: Floats | float, least: Floats | float) -> Floats:
+    """What to add to the variances ``least``, of those that witnesses tell of and those that the samples show, both without nets."""
+    believed = np.greater(told, np.multiply(DOUBT, shown))
+    believed |= np.greater(told, np.multiply(CLEARLY, shown)) & (np.subtract(told, shown) > np.multiply(DOUBT, least))
+    return np.where(believed, told - np.maximum(shown, 0), 0)
 
 
 def _unit(p: Floats) -> Floats:

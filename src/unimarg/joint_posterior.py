@@ -29,7 +29,7 @@ from unimarg.network import Floats, Ints, Network
 from unimarg.query import DRAW_NONE, EXACT_MEMORY, Asked, Options, check
 from unimarg.sums import SUMS
 from unimarg.walk import Origin
-from unimarg.weighted import Weighted, spreads_of
+from unimarg.weighted import Weighted, Witnesses, spreads_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -320,7 +320,7 @@ class Combinations(Estimator):
     def __init__(self, proposal: Estimator, cards: Sequence[int]):
         super().__init__(proposal.frame, proposal.query, proposal.given, proposal.draw, witness=proposal.witness, nets=proposal.nets)
         self.cards = cards
-        self.total, self.heard = (Weighted(1, math.prod(cards)) for _ in range(2))
+        self.total, self.heard = (kind(1, math.prod(cards)) for kind in (Weighted, Witnesses))
 
     def _sums(self, states: jax.Array, log_w: jax.Array, origin: Origin | None, count: int) -> Any:
         codes = np.ravel_multi_index(tuple(np.asarray(states)[t, :count].astype(np.int64) for t in self.query.targets), self.cards)

@@ -7,8 +7,8 @@ of the variance of a mean over n samples
 
     E[ w / P(e) (f - mu)^2 | e ] / n  ~  sum v w (f - mu)^2 / (n m P(e)^2)
 
-which the proposal's own samples show as sum w^2 (f - mu)^2 / (sum w)^2, where they fall. To sums over samples (``sums``) the witnesses
-are samples of the weight sqrt(v w).
+which the proposal's own samples show as sum w^2 (f - mu)^2 / (sum w)^2, where they fall; and of that of P(e) by a mean of
+(w / P(e) - 1)^2 P(e) / w. To sums over samples (``sums``) the witnesses are samples of the weight sqrt(v w).
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ MOST = 3e4  # of a log weight: where the proposal cannot draw a state at all
 
 
 def witness(frame: Frame, query: Query, weigh: Weigh) -> Draw:
-    """``query`` must have all nodes drawn that the proposal draws."""
+    """Draws with two log weights, of v and w. ``query`` must have all nodes drawn that the proposal draws."""
     by_tables = lookahead(frame, query).finish()
 
     def draw(key: Key, first: jax.Array, n: int) -> Drawn:
         states, log_v, _ = walk(frame.shape, by_tables, key, first, n, nets=True)
         log_w, origin = weigh(states)
-        return states, jnp.where(log_v > -jnp.inf, (log_v + jnp.minimum(log_w, MOST)) / 2, -jnp.inf), origin
+        return states, jnp.stack([log_v, jnp.where(log_v > -jnp.inf, jnp.minimum(log_w, MOST), 0.0)]), origin
 
     return draw
 
