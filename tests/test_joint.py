@@ -10,7 +10,7 @@ from hypothesis import given, settings
 import unimarg as um
 from models import ASIA, random_model
 from networks import all_states, as_given, random_evidence, random_network, seeds
-from unimarg import joint_posterior
+from unimarg import joint_marginals
 from unimarg.conditionals import Query
 from unimarg.evidence import Evidence
 
@@ -152,6 +152,7 @@ def test_too_few_effective_draws_are_never_silent():
 @pytest.mark.parametrize(
     ("options", "word"),
     [
+        ({"target_error": 0.1}, "no target_error"),
         ({"method": "exact"}, "sampling method"),
         ({"method": "um"}, "sampling method"),
         ({"method": "auto", "weighted": False}, "name it"),
@@ -168,6 +169,20 @@ def test_too_few_effective_draws_are_never_silent():
 def test_misuse_of_sample_posterior(options, word):
     with pytest.raises(um.UnimargError, match=word):
         um.sample_posterior(ASIA, **({"evidence": {"dysp": "yes"}, "n": 10} | options))
+
+
+def test_draws_end_when_time_is_up_or_progress_says_so():
+    options: dict = {"n": 10**6, "method": "prior", "samples": 10**9, "targets": ["lung"]}
+    told: list[int] = []
+    with pytest.warns(UserWarning, match="fewer than the 1000000 samples asked for"):
+        stopped = um.sample_posterior(
+            ASIA, {"dysp": "yes"}, progress=lambda samples, _: told.append(samples) or samples > 20_000, **options
+        )
+    assert stopped.attrs["draws"] == told[-1] < 60_000
+    assert len(stopped) == 10**6
+    with pytest.warns(UserWarning, match="fewer than the 1000000 samples asked for"):
+        short = um.sample_posterior(ASIA, {"dysp": "yes"}, seconds=0.05, **options)
+    assert short.attrs["draws"] < 10**6
 
 
 def test_no_samples():
@@ -222,7 +237,7 @@ def test_joint_stops_at_the_target_error_and_names_may_be_observed():
 
 
 def test_auto_samples_where_exact_would_take_long(monkeypatch):
-    monkeypatch.setattr(joint_posterior, "QUICK_CALLS", 1)
+    monkeypatch.setattr(joint_marginals, "QUICK_CALLS", 1)
     found = um.joint(ASIA, {"dysp": "yes"}, ["lung", "bronc"])
     assert found.attrs["method"] == "lookahead"
     assert "auto tried lookahead" in found.attrs["message"]

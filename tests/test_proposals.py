@@ -123,7 +123,6 @@ PROPOSALS = {
     "message, no structure": lambda c: message(c.frame, c.query, lambdas(c), False),
     "lookahead": lambda c: lookahead(c.frame, c.query),
     "lookahead, small": lambda c: lookahead(c.frame, c.query, largest=6),
-    "lookahead, residual": lambda c: lookahead(c.frame, c.query, lambdas(c), largest=12),
 }
 
 

@@ -39,7 +39,8 @@ if TYPE_CHECKING:
     from unimarg.compiled import sample
     from unimarg.explanation import Explanation, most_probable
     from unimarg.inference import infer
-    from unimarg.joint_posterior import joint, sample_posterior
+    from unimarg.joint_marginals import joint
+    from unimarg.joint_posterior import sample_posterior
     from unimarg.marginalizer import Marginalizer
     from unimarg.trainer import train
 
@@ -89,7 +90,7 @@ _LAZY = {
     "Marginalizer": "unimarg.marginalizer",
     "evaluate": "unimarg.comparison",
     "infer": "unimarg.inference",
-    "joint": "unimarg.joint_posterior",
+    "joint": "unimarg.joint_marginals",
     "load_model": "unimarg.checkpoint",
     "most_probable": "unimarg.explanation",
     "sample": "unimarg.compiled",

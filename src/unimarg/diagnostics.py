@@ -16,6 +16,23 @@ from unimarg.network import Floats
 FEW = 5  # tail weights below which nothing can be fitted
 
 
+def scaled(log_w: np.ndarray) -> tuple[float, Floats]:
+    """The largest log weight, and the weights relative to it; all 0 where none is possible."""
+    log_w = np.asarray(log_w, dtype=np.float64)
+    top = float(log_w.max(initial=-math.inf))
+    return top, np.exp(log_w - top) if top > -math.inf else np.zeros_like(log_w)
+
+
+def kish(w: Floats) -> float:
+    """The ESS of weights.
+
+    >>> kish(np.array([1.0, 1.0, 0.0]))
+    2.0
+    """
+    squares = float(np.square(w).sum())
+    return float(w.sum()) ** 2 / squares if squares > 0 else 0.0
+
+
 def tail_size(samples: int) -> int:
     """How many of the largest weights k-hat is fitted to."""
     return int(min(0.2 * samples, 3 * math.sqrt(samples)))

@@ -14,6 +14,7 @@ import numpy as np
 
 from unimarg import query
 from unimarg.counter import key_from_seed
+from unimarg.diagnostics import kish, scaled
 from unimarg.errors import ImpossibleEvidenceError, SamplingError
 from unimarg.evidence import Evidence
 from unimarg.importance import ENOUGH, chunk_size, first_sample, side_by_side
@@ -44,8 +45,7 @@ class Drawn:
 
     @property
     def ess(self) -> float:
-        squares = float((self.weights**2).sum())
-        return float(self.weights.sum()) ** 2 / squares if squares > 0 else 0.0
+        return kish(self.weights)
 
     def answers(self, evidence: Sequence[Evidence], nodes: Sequence[int]) -> tuple[Floats, np.ndarray]:
         """As ``many.Answers``; the sets have all of the evidence, and hard findings beside it."""
@@ -72,8 +72,7 @@ def _fit(states: np.ndarray, findings: Mapping[int, int]) -> np.ndarray:
 def draw(net: Network, evidence: Mapping[str, object] | None, seed: int) -> tuple[Drawn, str]:
     """Samples of all variables by the proposal that ``auto`` finds, and its name; more of them where they are worth little."""
     asked = Asked(net, None, evidence, None, Options(seed=seed), every=True, nets=False)  # parts of them are samples too
-    asked.rule_out()
-    method, estimator, _ = asked.best()
+    method, estimator, _ = asked.proposal("auto")
     size, key = chunk_size(estimator.frame), key_from_seed(asked.options.seed)
     parts: list[tuple[np.ndarray, np.ndarray]] = []
 
@@ -86,8 +85,7 @@ def draw(net: Network, evidence: Mapping[str, object] | None, seed: int) -> tupl
         with ThreadPoolExecutor(side_by_side()) as pool:
             parts += pool.map(chunk, range(len(parts) * size, count, size))
         states, log_w = (np.concatenate(part, axis=-1)[..., :count] for part in zip(*parts, strict=True))
-        top = log_w.max()
-        drawn = Drawn(net, asked.query.evidence, states, np.exp(log_w - top) if top > -np.inf else np.zeros_like(log_w))
+        drawn = Drawn(net, asked.query.evidence, states, scaled(log_w)[1])
         if drawn.ess >= WORTH or 2 * count > most:
             break
         count *= 2
@@ -142,4 +140,4 @@ def exact_is_quick(net: Network, evidence: Mapping[str, object] | None, sets: in
     """Whether so many evidence sets like this one, all variables of each, are soon answered exactly."""
     asked = Asked(net, None, evidence, None, Options())
     left = EXACT_SETS / sets - ENTRIES_A_NODE * len(net)
-    return left > 0 and asked.small(min(left / abs(query.EXACT_ENTRIES), 1.0))
+    return left > 0 and asked.small(min(left / max(query.EXACT_ENTRIES, 1), 1.0))

@@ -71,7 +71,7 @@ class Limits:
     target_error: float | None = None  # the largest standard error over the targets
 
 
-Drawn = tuple[jax.Array, jax.Array, Origin | None]  # states, log weights (of witnesses [2, n]), and what the states were drawn from if known
+Drawn = tuple[jax.Array, jax.Array, Origin | None]  # states, log weights (of witnesses two), and what the states were drawn from if known
 Draw = Callable[[Key, jax.Array, int], Drawn]  # (key, first sample, n)
 Weigh = Callable[[jax.Array], tuple[jax.Array, Origin | None]]  # of states [nodes, n] that another drew: the proposal's log weights
 
@@ -132,7 +132,7 @@ class Estimator:
         self.spent = spent  # samples that went into the proposal
         self.draw, self.witness = draw or sampler(frame, given), witness
         self.nets = nets  # whether ``draw`` draws in nets
-        self.total, self.heard = (kind(frame.shape.nodes, frame.shape.card) for kind in (Weighted, Witnesses))
+        self.total, self.heard = Weighted(frame.shape.nodes, frame.shape.card), Witnesses(frame.shape.nodes, frame.shape.card)
         self.next_look = 0  # samples at which errors are looked at again
         self._known: tuple[tuple[int, int], tuple[Floats, Floats]] | None = None  # samples and witnesses, and the moments of so many
         self._beyond = 0.0  # the most that witnesses add to a variance

@@ -124,7 +124,7 @@ class Marginalizer:
 
     def joint(self, evidence: Mapping[str, object] | None, names: Sequence[str], method: str = "auto", **options: Any) -> pd.DataFrame:
         """P(names | evidence) for every combination of states, as ``unimarg.joint``."""
-        from unimarg.joint_posterior import joint_table
+        from unimarg.joint_marginals import joint_table
 
         return joint_table(self.net, self, evidence, names, method, **options)
 

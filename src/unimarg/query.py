@@ -242,14 +242,19 @@ class Asked:
             estimator.draw = self._sampler(estimator.given)
             estimator.next_look = max(estimator.next_look, estimator.total.samples + chunk_size(self.frame))  # all of a call counts
         left = replace(limits, seconds=limits.seconds - self.seconds())
-        estimator.run(left, self.options.seed, progress=self._told if self.options.progress else None)
+        estimator.run(left, self.options.seed, progress=self.told if self.options.progress else None)
 
-    def _told(self, samples: int, seconds: float) -> bool:
-        """Whether to stop; then no time is left for another proposal either."""
+    def told(self, samples: int, seconds: float) -> bool:
+        """Progress, and whether to stop; then no time is left for another proposal either."""
         stop = self.options.progress is not None and self.options.progress(samples, seconds) is True
         if stop:
             self.limits = replace(self.limits, seconds=0.0)
         return stop
+
+    def proposal(self, method: str) -> tuple[str, Estimator, str]:
+        """Of a method, or the one that ``auto`` finds: its name, ready to draw, and what there is to say of it."""
+        self.rule_out()
+        return self.best() if method == "auto" else (method, self.estimator(method), self.note)
 
     def estimator(self, method: str) -> Estimator:
         """Ready to draw from a proposal."""

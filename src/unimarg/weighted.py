@@ -156,23 +156,21 @@ class Weighted:
 class Witnesses(Weighted):
     """Sums over samples that another drew, with the weights v there and w here (``witness``): to all other sums of the weight sqrt(v w)."""
 
-    log_v: float = -math.inf  # log of the sum of v
-    log_ratio: float = -math.inf  # likewise of v / w
+    logs: Floats = field(default_factory=lambda: np.full(3, -math.inf))  # of the sums of v w, v and v / w, in all digits: they cancel
 
     def add(self, top: float, w: float, spreads: np.ndarray, sums: np.ndarray, log_w: np.ndarray, count: int) -> None:
         """``log_w`` are log v and log w, ``[2, count]``."""
         log_v, own = log_w.astype(np.float64)
-        self.log_v = float(np.logaddexp.reduce(log_v, initial=self.log_v))
-        self.log_ratio = float(np.logaddexp.reduce(log_v - own, initial=self.log_ratio))
+        now = np.logaddexp.reduce(np.stack([log_v + own, log_v, log_v - own]), axis=1)
+        self.logs = np.logaddexp(self.logs, now)
         super().add(top, w, spreads, sums, (log_v + own) / 2, count)
 
     def variance(self, log_p: float) -> float:
         """Of w / P over all that the proposal may draw: E[(w / P - 1)^2 P / w | e], a mean of terms of which none is negative."""
         if self.w2 <= 0 or log_p == -math.inf:
             return 0.0
-        logs = math.log(self.w2) + 2 * (self.top - log_p), self.log_v - log_p, self.log_ratio
-        twice, once, ratio = (math.exp(min(log, 600.0)) for log in logs)
-        return max(twice - 2 * once + ratio, 0.0) / self.samples
+        product, once, ratio = np.exp(np.minimum(self.logs - log_p * np.array([2, 1, 0]), 600.0)).tolist()
+        return max(product - 2 * once + ratio, 0.0) / self.samples
 
 
 def spreads_of(w: Floats) -> Floats:

@@ -223,7 +223,7 @@ def _query_joint(
     source: Network | Marginalizer, findings: dict[str, Any], names: list[str], method: str, options: dict[str, Any], as_json: bool
 ) -> None:
     from unimarg import terminal
-    from unimarg.joint_posterior import joint
+    from unimarg.joint_marginals import joint
     from unimarg.marginalizer import Marginalizer
 
     ask: Any = source.joint if isinstance(source, Marginalizer) else partial(joint, source)

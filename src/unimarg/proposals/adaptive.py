@@ -21,6 +21,7 @@ import numpy as np
 
 from unimarg.conditionals import TABLE, TILTED, Conditionals, Draft, normalised
 from unimarg.counter import Key, key_of_stream
+from unimarg.diagnostics import kish, scaled
 from unimarg.frame import Frame
 from unimarg.importance import chunk_size, first_sample, side_by_side
 from unimarg.network import Floats
@@ -36,22 +37,23 @@ STREAM = 0xADA9  # apart from the samples that are used
 
 def adapt(draft: Draft, seed: int, seconds: float = math.inf) -> tuple[Conditionals, int]:
     """Conditionals after some rounds, the best by effective samples, and how many samples that took; no round begins after ``seconds``."""
-    best, best_ess, taken, began = draft.finish(), 0.0, 0, time.perf_counter()
+    given = best = draft.finish()
+    best_ess, taken, began = 0.0, 0, time.perf_counter()
     for number in range(ROUNDS):
         if time.perf_counter() - began > seconds:
             break
-        given = draft.finish()
         states, log_w = traced(draft.frame, given, key_of_stream(seed, STREAM * (number + 1)))
         taken += ROUND
         w = clipped(log_w)
         if not w.any():
             break
-        ess = w.sum() ** 2 / (w**2).sum()
+        ess = kish(w)
         if ess > best_ess:
             best, best_ess = given, ess
-        if ess > 0.95 * ROUND:
+        if ess > 0.95 * ROUND or number == ROUNDS - 1:
             break
         refit(draft, given, states, w)
+        given = draft.finish()
     return best, taken
 
 
@@ -68,10 +70,7 @@ def traced(frame: Frame, given: Conditionals, key: Key) -> tuple[np.ndarray, Flo
 
 
 def clipped(log_w: Floats) -> Floats:
-    top = log_w.max()
-    if top == -np.inf:
-        return np.zeros_like(log_w)
-    w = np.exp(log_w - top)
+    _, w = scaled(log_w)
     return np.minimum(w, w.mean() * len(w) ** CLIP)
 
 

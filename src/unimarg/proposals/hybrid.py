@@ -16,6 +16,7 @@ import numpy as np
 
 from unimarg.conditionals import FLOOR, Draft, Query, normalised
 from unimarg.counter import Key, key_of_stream
+from unimarg.diagnostics import kish, scaled
 from unimarg.errors import UsageError, closest
 from unimarg.frame import Frame
 from unimarg.importance import Draw, Drawn, Weigh, chunk_size, first_sample
@@ -65,9 +66,8 @@ def fit_beta(frame: Frame, query: Query, marginals: Floats, structure: bool, see
     found: dict[float, float] = {}
     for beta in FITTED:
         given = hybrid(frame, query, marginals, beta, structure).finish()
-        log_w = np.asarray(walk(frame.shape, given, key, first_sample(0), n)[1], dtype=np.float64)
-        w = np.exp(log_w - log_w.max()) if log_w.max() > -np.inf else np.zeros(1)
-        found[beta] = w.sum() ** 2 / max((w * w).sum(), 1e-300)
+        log_w = np.asarray(walk(frame.shape, given, key, first_sample(0), n)[1])
+        found[beta] = kish(scaled(log_w)[1])
     return max(found, key=found.__getitem__), n * len(FITTED)
 
 

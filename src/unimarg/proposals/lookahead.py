@@ -3,7 +3,7 @@
 Going backwards through the order of drawing, variable v collects its own factor t_v = P(x_v | pa_v) l_v(x_v) and the messages of
 those behind it, which are functions of x_v and of variables drawn earlier:
 
-    q_v(x_v | earlier) is proportional to t_v prod_m f_m(x_v, earlier) exp(lambda_v(x_v))
+    q_v(x_v | earlier) is proportional to t_v prod_m f_m(x_v, earlier)
     f_v(earlier) = sum over x_v of t_v prod_m f_m                        the message of v
 
 This is bucket elimination (Dechter 1999): while tables stay small, q is the exact posterior and every weight the same. Where a
@@ -13,7 +13,6 @@ posterior would never be drawn and never be missed: who hears of them is drawn w
 
 An observed noisy-max with many parents is taken apart into links y_j = max(y_{j-1}, effect of parent j), each drawn right
 after parent j: tables then hold which findings are explained already, jointly, and co-parents explain each other away.
-lambda is what a network has learnt to add.
 """
 
 from __future__ import annotations
@@ -41,19 +40,19 @@ DEFENCE = 0.05, 0.25  # the least and the most of its share in a conditional
 RANGE, PIECES = 400.0, 256  # of the logarithms of a message, and how many at most it goes in
 
 
-def lookahead(frame: Frame, query: Query, residual: Floats | None = None, largest: int = LARGEST) -> Draft:
-    """``residual`` is lambda, ``[nodes, card]``; zero without a network."""
+def lookahead(frame: Frame, query: Query, largest: int = LARGEST) -> Draft:
+    """With tables of at most ``largest`` entries."""
     draft = Draft(frame, query)
-    draft.set_families(tilt=residual)
-    _Sweep(frame, query, draft, residual, largest).run()
+    draft.set_families()
+    _Sweep(frame, query, draft, largest).run()
     return draft
 
 
 class _Sweep:
     """Variables are nodes, and from ``len(net)`` on links."""
 
-    def __init__(self, frame: Frame, query: Query, draft: Draft, residual: Floats | None, largest: int):
-        self.frame, self.query, self.draft, self.residual = frame, query, draft, residual
+    def __init__(self, frame: Frame, query: Query, draft: Draft, largest: int):
+        self.frame, self.query, self.draft = frame, query, draft
         self.state = dict(query.evidence.hard)
         relevant = np.zeros(len(frame.order), dtype=bool)
         relevant[query.closure] = True
@@ -65,7 +64,7 @@ class _Sweep:
         self.chain: dict[int, tuple[int, Factor]] = {}  # link -> its node, its factor
         self.chained: set[int] = set()
         self.defended: list[tuple[int, tuple[int, ...], Floats, Floats]] = []  # variable, scope, product, t
-        self.exact, self.products = residual is None, dict[int, Floats]()  # whether q is the posterior so far; q of nodes up to a factor
+        self.exact, self.products = True, dict[int, Floats]()  # whether q is the posterior so far; q of nodes up to a factor
         self.joint: dict[tuple[int, ...], Floats] = {(): np.ones(1)}  # of several variables: the product of their weights, flat
         self.most, self.promised = largest, 0  # entries of a table, and of those that all links must have
         after: dict[int, list[int]] = {}  # node -> links drawn right after it
@@ -179,9 +178,6 @@ class _Sweep:
                 self.exact &= not factors
                 return  # as the draft has it; a table of its own that is so large is not kept twice
         self.free -= 2 * product.size
-        if self.residual is not None and v not in self.chain:
-            tilt = self.residual[v, : self.cards[v]]
-            product = product * np.exp(tilt - tilt.max())
         if cut and v not in self.chain:
             self.defended.append((v, union, product, target))
         else:

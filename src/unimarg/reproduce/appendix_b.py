@@ -13,6 +13,7 @@ from matplotlib.figure import Figure
 
 from unimarg.conditionals import Query
 from unimarg.counter import key_from_seed
+from unimarg.diagnostics import kish
 from unimarg.evidence import parse_evidence
 from unimarg.frame import frame_of
 from unimarg.importance import first_sample
@@ -39,7 +40,7 @@ def reproduce(setting: Setting) -> str:
             "largest_weight": float(w.max()),
             "weights_above_2": int((w > 2).sum()),
             "weights_of_0": int((w == 0).sum()),
-            "ess": float(w.sum() ** 2 / (w**2).sum()),
+            "ess": kish(w),
             "estimate": float((w * state).sum() / w.sum()),
             "truth": RARE,
         }
