@@ -252,6 +252,29 @@ def test_interrupted_sampling_leaves_nothing_behind(tmp_path, output):
     assert not list(tmp_path.iterdir())
 
 
+def test_an_interrupt_that_has_to_wait_is_heard(monkeypatch, capsys):
+    """As where something is compiled: Python's own handler runs after it."""
+    monkeypatch.setattr("unimarg.cli.A_WHILE", 0.05)
+
+    def wait(*_: object) -> None:
+        before = signal.signal(signal.SIGINT, lambda *_: None)
+        signal.raise_signal(signal.SIGINT)
+        end = time.monotonic() + 10
+        while time.monotonic() < end and "stopping" not in (said := capsys.readouterr().err):
+            time.sleep(0.01)
+        signal.signal(signal.SIGINT, before)
+        heard.append(said)
+
+    heard: list[str] = []
+    monkeypatch.setattr("unimarg.cli.app", wait)
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        main([])
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert heard == ["unimarg: stopping as soon as this step ends\n"]
+
+
 class Garbage:
     """Refers to itself, and is interrupted when it is collected."""
 

@@ -74,6 +74,19 @@ def test_what_cells_of_numbers_mean():
     assert "some of its labels are numbers" in wrong[3]
 
 
+def test_bytes_that_are_no_text_are_set_aside_and_never_mixed_up(tmp_path):
+    """Two names that differ in such a byte were one."""
+    (tmp_path / "rows.csv").write_bytes("id,dysp\nM\xfcller,yes\nM\xf6ller,no\n".encode("latin-1") + "Möller,yes\n".encode())
+    done = score(ASIA, tmp_path / "rows.csv", tmp_path / "out.csv", ["lung"], keep=["id"], errors=tmp_path / "bad.csv")
+    assert (done.rows, done.bad) == (3, 2)
+    assert (tmp_path / "out.csv").read_text().splitlines()[1].startswith("2,Möller,")
+    bad = (tmp_path / "bad.csv").read_text().splitlines()
+    assert bad[1] == "0,2,is not UTF-8 text: save the file in that encoding,M\\xfcller,yes"
+    (tmp_path / "rows.csv").write_bytes("m\xfcller\nyes\n".encode("latin-1"))
+    with pytest.raises(FormatError, match="names of the columns are not UTF-8"):
+        score(ASIA, tmp_path / "rows.csv", tmp_path / "out.csv", ["lung"])
+
+
 @pytest.mark.parametrize(
     ("suffix_in", "suffix_out"), [(".csv", ".csv"), (".csv.gz", ".csv.gz"), (".parquet", ".csv"), (".csv", ".parquet")]
 )

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from unimarg.errors import ImpossibleEvidenceError
+from unimarg.errors import ImpossibleEvidenceError, no_state_left
 from unimarg.evidence import Evidence
 from unimarg.mechanism import log_pmf_from_steps
 from unimarg.network import Floats, Mechanism, Network, NoisyMax, Table, Variable
@@ -104,7 +104,7 @@ class _Work:
                 log = log + (_log(mechanism.expand()) if log_leak is None else log_leak)
             possible = np.flatnonzero(log > -np.inf)
             if len(possible) == 0:
-                raise ImpossibleEvidenceError(f"the evidence is impossible: it leaves {self.net.names[i]} no state")
+                raise ImpossibleEvidenceError(no_state_left(self.net.names[i]))
             if len(possible) == 1 and deduce:
                 self.known[i] = int(possible[0])
             elif not free and (i in self.log_likelihoods or log_leak is not None):
@@ -133,7 +133,7 @@ class _Work:
     def likelihood(self, i: int, log: Floats, culprit: str) -> None:
         log = self.log_likelihoods.get(i, 0.0) + log
         if log.max() == -np.inf:
-            raise ImpossibleEvidenceError(f"the evidence is impossible: {culprit} leaves {self.net.names[i]} no state")
+            raise ImpossibleEvidenceError(f"{no_state_left(self.net.names[i])}: {culprit} does not go with the rest")
         self.log_scale += float(log.max())
         self.log_likelihoods[i] = log - log.max()
 

@@ -10,6 +10,7 @@ import csv
 import gzip
 import io
 import os
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
@@ -25,6 +26,7 @@ from unimarg.network import Network, Variable
 
 CSV, PARQUET = (".csv", ".csv.gz"), (".parquet", ".pq")
 EMPTY, BAD = -1, -2
+NOT_UTF8 = "not UTF-8 text: save the file in that encoding"
 
 
 @dataclass(frozen=True)
@@ -69,10 +71,12 @@ class CsvSource:
                 raise FormatError(f"not a CSV file: {e}", path, 1) from None
         if not self.columns:
             raise FormatError("is empty: the first line must name the columns", path)
+        if not _decoded(self.columns):
+            raise FormatError(f"the names of the columns are {NOT_UTF8}", path, 1)
 
     def _text(self, raw: IO[bytes]) -> IO[str]:
         unpacked: Any = gzip.GzipFile(fileobj=raw) if self.path.name.lower().endswith(".gz") else raw
-        return io.TextIOWrapper(unpacked, encoding="utf-8-sig", errors="replace", newline="")
+        return io.TextIOWrapper(unpacked, encoding="utf-8-sig", errors="surrogateescape", newline="")
 
     def batches(self, rows: int, skip: int) -> Iterator[Batch]:
         with open(self.path, "rb") as raw, self._text(raw) as text:
@@ -101,11 +105,20 @@ class CsvSource:
         wrong: dict[int, str] = {}
         cells = [row for _, row in rows]
         for r, row in enumerate(cells):
+            if not _decoded(row):
+                wrong[r] = f"is {NOT_UTF8}"
+                row = cells[r] = [cell.encode(errors="surrogateescape").decode(errors="backslashreplace") for cell in row]
             if len(row) != width:
                 more = f"; beyond them: {','.join(row[width:])[:200]!r}" if len(row) > width else ""
                 wrong[r] = f"has {len(row)} cell{'s' * (len(row) != 1)}, the first line {width}{more}"
                 cells[r] = (row + [""] * width)[:width]
         return Batch(list(zip(*cells, strict=True)), [line for line, _ in rows], wrong, share)
+
+
+def _decoded(cells: Sequence[str]) -> bool:
+    """Whether their bytes were text."""
+    text = ",".join(cells)
+    return text.isascii() or re.search("[\udc80-\udcff]", text) is None
 
 
 class ParquetSource:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import gc
 import io
+import os
 import signal
 import sys
 import threading
@@ -21,6 +22,8 @@ import typer
 from unimarg.cli import ask, inspect, judge, query, sample, score, serve, train  # noqa: F401  each adds its verbs
 from unimarg.cli.common import app
 from unimarg.errors import UnimargError
+
+A_WHILE = 0.7  # seconds after which Ctrl-C is seen not to have ended a command
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -52,10 +55,39 @@ def _interruptible() -> Iterator[None]:
     gc.callbacks.insert(0, interrupt.watch)
     signal.signal(signal.SIGINT, interrupt)
     try:
-        yield
+        with _heard():
+            yield
     finally:
         signal.signal(signal.SIGINT, signal.default_int_handler)
         gc.callbacks.remove(interrupt.watch)
+
+
+@contextmanager
+def _heard() -> Iterator[None]:
+    """Says that Ctrl-C was heard where it takes a while: what is being compiled, or read by another library, has to end first."""
+    if os.name != "posix":
+        yield
+        return
+    (reading, writing), over = os.pipe(), threading.Event()
+    os.set_blocking(writing, False)
+    before = signal.set_wakeup_fd(writing)
+
+    def listen() -> None:
+        while (number := os.read(reading, 1)) and number[0] != signal.SIGINT:
+            pass
+        if number and not over.wait(A_WHILE):
+            print("unimarg: stopping as soon as this step ends", file=sys.stderr, flush=True)
+
+    listener = threading.Thread(target=listen, daemon=True)
+    listener.start()
+    try:
+        yield
+    finally:
+        over.set()
+        signal.set_wakeup_fd(before)
+        os.close(writing)
+        listener.join()
+        os.close(reading)
 
 
 class _Interrupt:

@@ -55,9 +55,11 @@ def serve(
         raise UsageError("an empty token protects nothing; leave --token out, or give one")
     limits = Limits(body=body, concurrency=concurrency, queue=queue, samples=samples, seconds=seconds, batch=batch)
     with listen(host, port) as listening:
-        named = {Path(source).name.removesuffix(".gz").rsplit(".", 1)[0] or source: source for source in models}
-        if len(named) < len(models):
-            raise UsageError(f"two models have the same name: {', '.join(models)}")
+        names = [Path(source).name.removesuffix(".gz").rsplit(".", 1)[0] or source for source in models]
+        if twice := next((name for name in names if names.count(name) > 1), None):
+            alike = [source for name, source in zip(names, models, strict=True) if name == twice]
+            raise UsageError(f"models would have the same name {twice!r}: {', '.join(alike)}; rename a file")
+        named = dict(zip(names, models, strict=True))
         _run(listening, {name: model_of(source) or network_of(source) for name, source in named.items()}, limits, host, token)
 
 
