@@ -257,6 +257,9 @@ def test_what_cannot_be_written_is_not_lost(tmp_path, monkeypatch):
         train(checkpoint=tmp_path / "run.um")
     assert "the training ended, but" in str(e.value)
     assert e.value.model.history["steps"] == STEPS
+    with pytest.raises(TrainingError, match=r"no longer a number .* were not saved: run\.um: cannot be written") as e:
+        train(checkpoint=tmp_path / "run.um", preset="paper", learning_rate=1e30)
+    assert e.value.model.history["steps"] == 0
 
 
 def test_exact_labels_need_small_cliques():

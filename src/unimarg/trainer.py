@@ -267,8 +267,11 @@ class _Run:
         model = self._model(state, steps)
         where = ""
         if self.path:
-            save_model(model, self.path, state)
-            where = f"; the last good weights are in {self.path}, which is to be removed before another run"
+            try:
+                save_model(model, self.path, state)
+                where = f"; the last good weights are in {self.path}, which is to be removed before another run"
+            except FormatError as e:  # the error carries them
+                where = f"; the last good weights were not saved: {e}"
         advice = f"try a smaller learning_rate (--option){where}"
         return TrainingError(f"the loss is no longer a number after step {int(state.step)}; {advice}", model)
 
