@@ -164,15 +164,32 @@ def test_work_ends_when_the_client_leaves(client, endless, path):
     assert client.post("/v1/models/clinic/query", {}).status == 200
 
 
+def test_work_ends_when_the_client_has_left_before_the_first_line(client, endless):
+    async def leave():
+        response = app._Refinement(client.service, client.service.find("asia"), app.schemas.Query(method="auto"), None)
+        await response({"type": "http"}, left, slow)
+
+    async def left():
+        wait_for(lambda: endless["began"] == 1)
+        return {"type": "http.disconnect"}
+
+    async def slow(_):
+        await asyncio.sleep(60)
+
+    before = client.service.metrics.left._value.get()
+    asyncio.run_coroutine_threadsafe(leave(), client.server.servers[0].get_loop()).result(30)
+    wait_for(lambda: endless["stopped"] == 1)
+    assert client.service.metrics.left._value.get() == before + 1
+
+
 def test_when_the_queue_is_full_there_is_a_503(client, endless):
     """Two work, eight wait; one-shot questions are answered all the same."""
     waiting = [open_request(client, "/v1/models/clinic/query", {"method": "auto"}) for _ in range(10)]
     wait_for(lambda: client.service.sampling.busy == 10)
     for path in ("query", "stream"):
         refused = client.post(f"/v1/models/asia/{path}", {"method": "auto"})
-        if path == "query":
-            assert (refused.status, refused.headers["retry-after"]) == (503, "2")
-        assert "no more fit" in refused.body.decode()
+        assert (refused.status, refused.headers["retry-after"]) == (503, "2")
+        assert "no more fit" in refused.error
     assert client.post("/v1/models/clinic/query", {}).status == 200
     assert endless["began"] == 2
     for connection in waiting[:9]:

@@ -20,6 +20,7 @@ from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.responses import Response, StreamingResponse
+from starlette.types import Receive, Scope, Send
 
 from unimarg.errors import UnimargError, UsageError, closest
 from unimarg.query import OF_SAMPLES, check
@@ -286,32 +287,42 @@ def _refined(app: FastAPI, service: Service) -> None:
         first = await service.one_shot(served, bounded) if served.model is not None else None
         served.findings(bounded.evidence)
         served.writer(bounded.targets)
-        return StreamingResponse(_lines(service, served, bounded, first), media_type="application/x-ndjson")
+        return _Refinement(service, served, bounded, first)
 
 
-async def _lines(service: Service, served: Served, asked: schemas.Query, first: bytes | None) -> AsyncIterator[bytes]:
-    if first is not None:
-        yield b'{"stage":"first",' + first[1:] + b"\n"
-    loop, news = asyncio.get_running_loop(), asyncio.Queue[bytes | None]()
-    stop, result = Stop(), None
+class _Refinement(StreamingResponse):
+    """Lines about work that began before the response did, so that a full queue is a 503."""
 
-    def tell(samples: int, seconds: float) -> None:
-        line = _line("progress", {"samples": samples, "seconds": round(seconds, 3)})
-        loop.call_soon_threadsafe(news.put_nowait, line)
+    def __init__(self, service: Service, served: Served, asked: schemas.Query, first: bytes | None):
+        loop, self.news = asyncio.get_running_loop(), asyncio.Queue[bytes | None]()
+        self.stop, self.left = Stop(), service.metrics.left
 
-    try:
-        result = service.sampling.start(lambda stop: served.refined(asked, stop, tell), stop)
-        result.add_done_callback(lambda _: news.put_nowait(None))
-        while (line := await news.get()) is not None:
+        def tell(samples: int, seconds: float) -> None:
+            line = _line("progress", {"samples": samples, "seconds": round(seconds, 3)})
+            loop.call_soon_threadsafe(self.news.put_nowait, line)
+
+        self.result = service.sampling.start(lambda stop: served.refined(asked, stop, tell), self.stop)
+        self.result.add_done_callback(lambda _: self.news.put_nowait(None))
+        super().__init__(self._lines(first), media_type="application/x-ndjson")
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        finally:  # not in the lines: who leaves at once has them never begin
+            self.stop.set()
+            if not self.result.done():
+                self.left.inc()
+                self.result.cancel()
+
+    async def _lines(self, first: bytes | None) -> AsyncIterator[bytes]:
+        if first is not None:
+            yield b'{"stage":"first",' + first[1:] + b"\n"
+        while (line := await self.news.get()) is not None:
             yield line
-        yield _line("final", result.result())
-    except (RefusalError, UnimargError) as e:
-        yield b'{"stage":"error",' + refusal.trouble(e)[1:] + b"\n"
-    finally:
-        stop.set()
-        if result is not None and not result.done():
-            service.metrics.left.inc()
-            result.cancel()
+        try:
+            yield _line("final", self.result.result())
+        except UnimargError as e:
+            yield b'{"stage":"error",' + refusal.trouble(e)[1:] + b"\n"
 
 
 def _line(stage: str, value: dict[str, Any]) -> bytes:
