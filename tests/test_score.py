@@ -208,6 +208,7 @@ def test_no_rows(tmp_path):
         ("ill;well\n", {}, UsageError, "allowed: .*--keep"),
         (HEADER, {"method": "prior"}, UsageError, "^a table is scored by one of the methods um, auto, exact, not 'prior'"),
         (HEADER, {"targets": ["lunge"]}, UsageError, "did you mean 'lung'"),
+        (HEADER, {"targets": [], "method": "exact"}, UsageError, "there is no target to score"),
         (HEADER, {"output": "out.xlsx"}, UsageError, "one of the suffixes .csv"),
         (HEADER, {"output": "no/such/out.csv"}, FormatError, "there is no folder"),
         (HEADER, {"errors": "no/such/bad.csv"}, FormatError, "there is no folder"),

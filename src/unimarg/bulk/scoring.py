@@ -209,6 +209,8 @@ def _check(net: Network, columns: Sequence[str], targets: Sequence[str] | None, 
     for name in (targets, keep):
         if isinstance(name, str):
             raise UsageError(f"give a list of names, not the string {name!r}")
+    if targets is not None and not len(targets):
+        raise UsageError("there is no target to score: name one at least, or leave targets out for all variables")
     for name in columns:
         if columns.count(name) > 1:
             raise UsageError(f"column {name!r} is there twice")
