@@ -171,10 +171,39 @@ def _load(path: str | PathLike[str]) -> tuple[Marginalizer, Mapping[str, np.ndar
         raise FormatError(f"is not a unimarg model, or a damaged one: {_short(e)}", path) from e
     if tuple(map(len, priors)) != tuple(net.cards) or not all((p > 0).all() and abs(p.sum() - 1) < 1e-6 for p in priors):
         raise FormatError("the priors do not fit the network", path)
-    history = about.get("history")
+    return Marginalizer(net, made, trunk, priors, _checked_history(about.get("history"), path), student), tensors
+
+
+def _checked_history(history: object, path: str | PathLike[str]) -> dict[str, Any]:
+    """What is said of the training, each thing that others count on as what it must be; older versions said less."""
     if not isinstance(history, dict):
         raise FormatError("does not say how it was trained", path)
-    return Marginalizer(net, made, trunk, priors, history, student), tensors
+    for name, is_one in HISTORY.items():
+        if name in history and not is_one(history[name]):
+            raise FormatError(f"is not a unimarg model, or a damaged one: {name} in its history is {history[name]!r:.100}", path)
+    return history
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**64
+
+
+def _is_number(value: Any) -> bool:
+    """NaN too: a reference for held-out errors that failed has no error."""
+    return isinstance(value, float) or _is_count(value)
+
+
+def _are_errors(value: Any) -> bool:
+    """(step, error), one after the other."""
+    return isinstance(value, list) and all(isinstance(e, list) and len(e) == 2 and _is_count(e[0]) and _is_number(e[1]) for e in value)
+
+
+HISTORY: dict[str, Callable[[Any], bool]] = dict.fromkeys(("seed", "steps", "planned_steps", "samples"), _is_count) | {
+    "seconds": _is_number,
+    "loss": lambda value: value is None or _is_number(value),
+    "held_out": _are_errors,
+    "held_out_reference_error": _is_number,
+}
 
 
 def _short(e: Exception) -> str:
