@@ -84,8 +84,8 @@ def unfinished(path: str | PathLike[str]) -> tuple[int, int] | None:
     return (model.history.get("steps", 0), model.history.get("planned_steps", 0)) if "state.0" in tensors else None
 
 
-def load_state(path: str | PathLike[str], expected: Marginalizer, like: State) -> tuple[State, int]:
-    """The state and the planned number of steps of an unfinished run, which must be the one expected."""
+def load_state(path: str | PathLike[str], expected: Marginalizer, like: State) -> tuple[State, Mapping[str, Any]]:
+    """The state and the history of an unfinished run, which must be the one expected."""
     model, tensors = _load(path)
     options = differing(recipe_to_json(model.recipe), recipe_to_json(expected.recipe))
     differs = ""
@@ -106,7 +106,7 @@ def load_state(path: str | PathLike[str], expected: Marginalizer, like: State) -
     state, steps = jax.tree.unflatten(tree, [jnp.asarray(f) for f in found]), model.history.get("planned_steps")
     if not isinstance(steps, int) or not 0 <= int(state.step) <= steps < 2**31:
         raise FormatError(f"the run's number of steps is damaged: {int(state.step)} of {steps!r}", path)
-    return state, steps
+    return state, model.history
 
 
 def differing(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[str]:
