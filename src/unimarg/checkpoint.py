@@ -8,6 +8,7 @@ JSON object with the rest. Nothing in it is believed before it has been checked 
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import json
 import os
 import tempfile
@@ -256,6 +257,17 @@ def _with_gates(tensors: Mapping[str, np.ndarray], made: Architecture, slots: in
     if any(tensors[name].shape[-1:] != (columns,) for name in names):
         raise ValueError("the head does not fit the network")
     return {**tensors, **{name: np.pad(tensors[name], [(0, 0)] * (tensors[name].ndim - 1) + [(0, added)]) for name in names}}
+
+
+def digest(net: Network, model: Marginalizer | None) -> str:
+    """By which a network, and a model of it, is known again: all that answers depend on."""
+    structure, numbers = network_to_arrays(net)
+    total = hashlib.sha256(json.dumps(structure).encode() + numbers.tobytes())
+    if model is not None:
+        total.update(json.dumps(recipe_to_json(model.recipe)).encode())
+        for array in jax.tree.leaves((model.trunk, model.student, model.priors)):
+            total.update(np.asarray(array).tobytes())
+    return total.hexdigest()
 
 
 # --- the network
