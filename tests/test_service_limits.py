@@ -164,6 +164,26 @@ def test_work_ends_when_the_client_leaves(client, endless, path):
     assert client.post("/v1/models/clinic/query", {}).status == 200
 
 
+@pytest.mark.parametrize(("what", "more"), [("questions", {"targets": ["lung"]}), ("explain", {"target": "lung"})])
+def test_a_list_of_exact_answers_ends_when_the_client_leaves(client, monkeypatch, what, more):
+    began, gone = [], threading.Event()
+    marginals = sys.modules["unimarg.many"].exact_marginals
+
+    def slow(*given):
+        began.append(given)
+        return gone.wait(30) and marginals(*given)
+
+    monkeypatch.setattr("unimarg.many.exact_marginals", slow)
+    before = client.service.metrics.left._value.get()
+    connection = open_request(client, f"/v1/models/asia/{what}", {"evidence": {"dysp": "yes", "smoke": "no"}} | more)
+    wait_for(lambda: len(began) == 1)
+    connection.close()
+    wait_for(lambda: client.service.metrics.left._value.get() == before + 1)
+    gone.set()
+    wait_for(lambda: client.service.passes.busy == 0)
+    assert len(began) == 1  # the first of several
+
+
 def test_work_ends_when_the_client_has_left_before_the_first_line(client, endless):
     async def leave():
         response = app._Refinement(client.service, client.service.find("asia"), app.schemas.Query(method="auto"), None)

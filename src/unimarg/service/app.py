@@ -334,7 +334,7 @@ def _insight(app: FastAPI, service: Service) -> None:
     async def questions(model: str, asked: schemas.Questions, request: Request) -> Response:
         """What to ask next: expected information about the targets."""
         began, served = time.perf_counter(), service.find(model)
-        table = await service.passes.run(request, lambda _: served.questions(asked.evidence, asked.targets, asked.candidates, asked.costs))
+        table = await service.passes.run(request, lambda stop: served.questions(asked, stop))
         best = table.head(asked.limit).to_dict("records")
         return _json({"entropy": table.attrs["entropy"], "questions": best, "seconds": timed(began)})
 
@@ -342,5 +342,5 @@ def _insight(app: FastAPI, service: Service) -> None:
     async def explain(model: str, asked: schemas.Explain, request: Request) -> Response:
         """Which findings moved a target most: each left out in turn."""
         began, served = time.perf_counter(), service.find(model)
-        table = await service.passes.run(request, lambda _: served.explained(asked.evidence, asked.target, asked.state))
+        table = await service.passes.run(request, lambda stop: served.explained(asked, stop))
         return _json(table.attrs | {"findings": table.to_dict("records"), "seconds": timed(began)})
