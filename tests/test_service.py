@@ -186,6 +186,13 @@ def test_a_stream_begins_at_once_and_ends_with_the_better_answer(client, monkeyp
     assert only["stage"] == "final"
 
 
+def test_numbers_that_there_are_none_of_are_null(client, monkeypatch):
+    failed = um.Posterior.failed(ASIA.variables, "auto", "no sample was compatible", 0.1)
+    monkeypatch.setattr(served, "answer", lambda *_, **__: failed)
+    given = client.post("/v1/models/asia/query", {"method": "auto"}).json
+    assert (given["status"], given["log_evidence"], given["marginals"]["lung"]) == ("failed", None, {"yes": None, "no": None})
+
+
 def test_a_stream_tells_of_trouble(client, monkeypatch):
     def fail(*_, **__):
         raise um.SamplingError("no draw was compatible", 5, 0.0)

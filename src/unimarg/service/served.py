@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
@@ -117,7 +116,7 @@ class Served:
         else:
             options = {name: getattr(asked, name) for name in ("samples", "seconds", "target_error", "seed")}
             found: Posterior = answer(self.net, self.model, asked.evidence, asked.targets, "auto", progress=progress, **options)
-        return {"model": self.name} | _finite(found.to_dict())
+        return {"model": self.name} | found.to_dict()
 
     def questions(self, asked: schemas.Questions, stop: Stop) -> Any:
         if self.model is not None:
@@ -155,10 +154,3 @@ def _go_on(stop: Stop) -> None:
 
 def timed(began: float) -> float:
     return round(time.perf_counter() - began, 6)
-
-
-def _finite(value: Any) -> Any:
-    """JSON knows no NaN: where no sample was compatible there is no number."""
-    if isinstance(value, dict):
-        return {k: _finite(v) for k, v in value.items()}
-    return None if isinstance(value, float) and not math.isfinite(value) else value
