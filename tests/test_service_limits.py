@@ -81,7 +81,7 @@ def test_exact_beyond_its_budget_says_what_can_be_done_here(client, monkeypatch)
 
 def test_the_budget_of_exact_is_told(client):
     told = f"{served.EXACT_MEMORY / 2**20:.0f} MiB"
-    method = client.get("/openapi.json").json["components"]["schemas"]["Query"]["properties"]["method"]
+    method = client.get("/openapi.json").json["components"]["schemas"]["QueryBody"]["properties"]["method"]
     readme = (Path(__file__).parent.parent / "README.md").read_text()
     assert all(told in text for text in (method["description"], serve.__doc__ or "", readme.split("\n## Serve\n")[1].split("\n## ")[0]))
 
@@ -186,7 +186,7 @@ def test_a_list_of_exact_answers_ends_when_the_client_leaves(client, monkeypatch
 
 def test_work_ends_when_the_client_has_left_before_the_first_line(client, endless):
     async def leave():
-        response = app._Refinement(client.service, client.service.find("asia"), app.schemas.Query(method="auto"), None)
+        response = app._Refinement(client.service, client.service.find("asia"), app.schemas.QueryBody(method="auto"), None)
         await response({"type": "http"}, left, slow)
 
     async def left():

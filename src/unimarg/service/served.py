@@ -99,7 +99,7 @@ class Served:
         assert self.model is not None
         return b'{"message":%b,"marginals":%b}' % (orjson.dumps(self.model.about_one_shot(evidence)), marginals)
 
-    def refined(self, asked: schemas.Query, stop: Stop, tell: Tell | None = None) -> dict[str, Any]:
+    def refined(self, asked: schemas.QueryBody, stop: Stop, tell: Tell | None = None) -> dict[str, Any]:
         """By exact inference, or by sampling until ``stop``."""
 
         def progress(samples: int, seconds: float) -> None:
@@ -118,14 +118,14 @@ class Served:
             found: Posterior = answer(self.net, self.model, asked.evidence, asked.targets, "auto", progress=progress, **options)
         return {"model": self.name} | found.to_dict()
 
-    def questions(self, asked: schemas.Questions, stop: Stop) -> Any:
+    def questions(self, asked: schemas.QuestionsBody, stop: Stop) -> Any:
         if self.model is not None:
             return self.model.next_questions(asked.evidence, asked.targets, asked.candidates, asked.costs)
         self._small(asked.evidence)
         asking = Asking.make(self.net, asked.evidence, asked.targets, asked.candidates, asked.costs, range(len(self.net)))
         return asking.without_model(asked.evidence, 0, self._exactly(stop))
 
-    def explained(self, asked: schemas.Explain, stop: Stop) -> Any:
+    def explained(self, asked: schemas.ExplainBody, stop: Stop) -> Any:
         if self.model is not None:
             return self.model.explain(asked.evidence, asked.target, asked.state)
         self._small(asked.evidence)
