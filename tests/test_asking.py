@@ -52,7 +52,7 @@ def test_where_samples_do_not_do_auto_is_exact_after_all(monkeypatch):
     assert um.infer(ASIA, ILL, seconds=100).method == "lookahead"  # exact inference does not stop in time
     assert um.infer(ASIA, ILL, samples=300).method == "lookahead"  # nor is it what was asked for
     with monkeypatch.context() as m:
-        m.setattr("unimarg.query.Asked._exact_at_once", Mock(side_effect=EvidenceError("too improbable")))
+        m.setattr("unimarg.query.Asked._exact_at_once", Mock(side_effect=um.TooExpensiveError("no", 1e30)))
         assert um.infer(ASIA, ILL).method == "lookahead"
     monkeypatch.setattr("unimarg.query.LAST_RESORT", 1)
     assert um.infer(ASIA, ILL).status == "low_ess"

@@ -249,6 +249,13 @@ def test_files_without_gates_for_messages(tmp_path, heads, residual):
         _put("version", None),
         _put("history", []),
         _put("history", None),
+        _put("history", "steps", "many"),
+        _put("history", "planned_steps", True),
+        _put("history", "samples", -1),
+        _put("history", "seconds", 10**400),
+        _put("history", "loss", "low"),
+        _put("history", "held_out", [[0, 0.5], [8]]),
+        _put("history", "held_out_reference_error", [0.5]),
         _put("recipe", "architecture", "hidden", [4]),
         _put("recipe", "architecture", "hidden", [10**9]),
         _put("recipe", "architecture", "hidden", [10**30]),
@@ -307,6 +314,8 @@ def test_files_from_before_there_were_students_load(data, tmp_path):
 
 def test_changing_nothing_loads(data, tmp_path):
     assert len(load_bytes(tmp_path, changed(data, lambda about, tensors: None)).net) > 0
+    for history in ({}, {"loss": None, "held_out": [], "of another version": {}}):
+        assert load_bytes(tmp_path, changed(data, _put("history", history))).history == history
 
 
 def test_a_failure_leaves_the_old_file(data, tmp_path, monkeypatch):

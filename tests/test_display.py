@@ -88,6 +88,9 @@ def test_plots_are_shown_without_pyplot():
     assert [t.get_text() for t in axes.texts if t.get_text()] == list(ASIA.names)
     assert sum(t.get_text() == "" for t in axes.texts) == ASIA.arc_count
     assert png(HOSTILE.plot())
+    for post, names in ((um.exact(ASIA, {}, []), None), (um.exact(ASIA), [])):
+        with pytest.raises(UsageError, match="nothing to draw"):
+            post.plot(names)
 
 
 def test_part_of_a_network(tmp_path, capsys):

@@ -1,6 +1,7 @@
 """Exact inference against enumeration, and what it does with bad, impossible and too large queries."""
 
 import math
+import sys
 import time
 import tracemalloc
 from functools import partial
@@ -354,6 +355,24 @@ def test_many_targets_do_not_make_a_small_query_large():
     answer = exact(net, evidence, memory=2**28)
     for name in ("s7", "d5", "r3"):
         assert answer[name]["yes"] == pytest.approx(exact(net, evidence, [name])[name]["yes"], abs=1e-11)
+
+
+def test_findings_too_improbable_for_what_fits_are_too_expensive(monkeypatch):
+    """The dynamic programme fits and may be off, the junction tree is right and does not fit; a list keeps its other answers."""
+    rng = np.random.default_rng(4)
+    causes, effects = [f"c{i}" for i in range(24)], [f"e{i}" for i in range(8)]
+    parents = {e: rng.choice(causes, 16, replace=False).tolist() for e in effects}
+    tables = {c: Table([0.9, 0.1]) for c in causes} | {e: NoisyOr(0.01, rng.uniform(0.1, 0.6, 16).tolist()) for e in effects}
+    net, all_seen = Network([Variable(v) for v in [*causes, *effects]], parents, tables), dict.fromkeys(effects, "yes")
+    assert exact(net, all_seen, ["c0"], memory=2**20).status == "ok"
+    monkeypatch.setattr(sys.modules["unimarg.exact"], "_reliable", lambda component, log_p: len(component.evidence.nodes) < 8)
+    for quick in (2.0, 0.0):
+        monkeypatch.setattr(sys.modules["unimarg.exact"], "QUICK", quick)
+        with pytest.raises(TooExpensiveError, match=r"needs about .* the budget is 1 MiB") as caught:
+            exact(net, all_seen, ["c0"], memory=2**20)
+        assert caught.value.predicted_bytes > 2**20
+        found = infer(net, [all_seen, {"e0": "yes"}], ["c0"], "exact", memory=2**20)
+        assert [f.status for f in found] == ["failed", "ok"]
 
 
 def test_a_certain_variable_of_many_states_needs_no_square_matrix():

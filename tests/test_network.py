@@ -5,9 +5,10 @@ import numpy as np
 import pytest
 
 from networks import all_states, random_network
-from unimarg import Network, NoisyMax, NoisyOr, Table, Variable, exact, load, save
-from unimarg.errors import NetworkError, UsageError
+from unimarg import Network, NoisyMax, NoisyOr, Table, Variable, exact, infer, load, save, to_pyagrum
+from unimarg.errors import FormatError, NetworkError, UsageError
 from unimarg.examples import example
+from unimarg.teacher import make_teacher
 
 
 def chain(**mechanisms) -> Network:
@@ -104,6 +105,25 @@ def test_expanded_noisy_max_equals_its_rows():
 def test_expanding_165_parents_is_refused():
     with pytest.raises(NetworkError, match=r"165 parents .* 9.35e\+49 entries"):
         NoisyOr(0.1, [0.5] * 165).expand()
+
+
+def test_more_parents_of_a_single_state_than_a_table_can_have(tmp_path):
+    """One axis each: numpy has 64."""
+    causes = [Variable(f"c{i}", ("only",) if i else ("no", "yes")) for i in range(70)]
+    tables = {v.name: [0.8, 0.2] if v.card > 1 else [1.0] for v in causes}
+    effects = [[[1.0, 0.0], [0.4, 0.6]][: v.card] for v in causes]
+    net = Network([*causes, Variable("s")], {"s": [v.name for v in causes]}, tables | {"s": NoisyMax([0.9, 0.1], effects)})
+    p = 0.2 * 0.64 / (0.2 * 0.64 + 0.8 * 0.1)
+    for method in ("exact", "lookahead", "prior"):
+        found = infer(net, {"s": "yes"}, ["c0"], method)
+        assert abs(found["c0"]["yes"] - p) <= 4 * found.error("c0")["yes"] + 1e-12
+    assert make_teacher(net, 1 << 20) is None
+    with pytest.raises(NetworkError, match="70 parents would need a table with an axis for each; the limit is 63 parents"):
+        net.mechanisms[-1].expand()
+    with pytest.raises(NetworkError, match=r"'s' cannot be given to pyAgrum: .* 63 parents"):
+        to_pyagrum(net)
+    with pytest.raises(FormatError, match=r"that would have as many parents, the limit is 63\. Save as \.xdsl"):
+        save(net, tmp_path / "net.bif")
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,10 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
+import jax
 import numpy as np
 import pandas as pd
 import pytest
@@ -221,6 +223,7 @@ def test_no_rows(tmp_path):
         ("ill;well\n", {}, UsageError, "allowed: .*--keep"),
         (HEADER, {"method": "prior"}, UsageError, "^a table is scored by one of the methods um, auto, exact, not 'prior'"),
         (HEADER, {"targets": ["lunge"]}, UsageError, "did you mean 'lung'"),
+        (HEADER, {"targets": [], "method": "exact"}, UsageError, "there is no target to score"),
         (HEADER, {"output": "out.xlsx"}, UsageError, "one of the suffixes .csv"),
         (HEADER, {"output": "no/such/out.csv"}, FormatError, "there is no folder"),
         (HEADER, {"errors": "no/such/bad.csv"}, FormatError, "there is no folder"),
@@ -321,6 +324,34 @@ def test_a_run_of_a_network_goes_on_with_that_network_only(tmp_path, monkeypatch
         score(other, *files)
     assert score(ASIA, *files).resumed == 4
     assert list(pd.read_csv(tmp_path / "out.csv")["row"]) == list(range(10))
+
+
+def test_a_run_of_a_model_goes_on_with_that_model_only(tmp_path, monkeypatch):
+    """Its student and its network's tables count too, since auto and exact answer by them."""
+    monkeypatch.setattr(module, "ONE_BY_ONE", 4)
+    frame(10).to_csv(tmp_path / "rows.csv", index=False)
+    model = random_model(ASIA, preset="default", hidden=(4,), student=2)
+    parents = {v.name: [ASIA.names[p] for p in pa] for v, pa in zip(ASIA.variables, ASIA.parents, strict=True)}
+    tables = dict(zip(ASIA.names, ASIA.mechanisms, strict=True)) | {"smoke": [0.4, 0.6]}
+    others = [
+        replace(model, net=Network(ASIA.variables, parents, tables, ASIA.name)),
+        replace(model, student=jax.tree.map(lambda a: a + 1, model.student)),
+        replace(model, priors=MODEL.priors[::-1]),
+    ]
+
+    def stop(rows: int, share: float) -> None:
+        raise KeyboardInterrupt
+
+    def again(source) -> None:
+        score(source, tmp_path / "rows.csv", tmp_path / "out.csv", ["lung"], method="exact", progress=stop)
+
+    with pytest.raises(KeyboardInterrupt):
+        again(model)
+    for other in others:
+        with pytest.raises(UsageError, match="another input, model or option"):
+            again(other)
+    with pytest.raises(KeyboardInterrupt):
+        again(model)
 
 
 def test_the_advice_after_a_bad_row_can_be_followed(tmp_path, monkeypatch):

@@ -186,6 +186,13 @@ def test_a_stream_begins_at_once_and_ends_with_the_better_answer(client, monkeyp
     assert only["stage"] == "final"
 
 
+def test_numbers_that_there_are_none_of_are_null(client, monkeypatch):
+    failed = um.Posterior.failed(ASIA.variables, "auto", "no sample was compatible", 0.1)
+    monkeypatch.setattr(served, "answer", lambda *_, **__: failed)
+    given = client.post("/v1/models/asia/query", {"method": "auto"}).json
+    assert (given["status"], given["log_evidence"], given["marginals"]["lung"]) == ("failed", None, {"yes": None, "no": None})
+
+
 def test_a_stream_tells_of_trouble(client, monkeypatch):
     def fail(*_, **__):
         raise um.SamplingError("no draw was compatible", 5, 0.0)
@@ -256,6 +263,9 @@ def test_the_interface_is_described(client):
     assert {p for p in described["paths"] if p.startswith("/v1/models/{model}/")} == {
         f"/v1/models/{{model}}/{what}" for what in ("query", "batch", "stream", "questions", "explain")
     }
+    names = set(described["components"]["schemas"])  # other things than the library's of the same names
+    assert {"QueryBody", "QuestionRow"} <= names
+    assert not names & {"Asked", "Query", "Batch", "Explanation", "Answers"}
     page = client.get("/docs")
     assert page.headers["content-type"].startswith("text/html")
     assert not re.findall(rb"https?://", page.body + client.get("/").body)
@@ -276,7 +286,7 @@ def test_metrics_count(client):
 
 def test_the_default_method_is_described(client):
     """It is not that of the library."""
-    method = client.get("/openapi.json").json["components"]["schemas"]["Query"]["properties"]["method"]
+    method = client.get("/openapi.json").json["components"]["schemas"]["QueryBody"]["properties"]["method"]
     assert "the default here if there is one, where the library and the command line have auto" in method["description"]
     assert client.post("/v1/models/clinic/query", {"evidence": CASE}).json["method"] == "um"
     assert client.post("/v1/models/asia/query", {"evidence": {"dysp": "yes"}}).json["method"] == "exact"

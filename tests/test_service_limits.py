@@ -81,7 +81,7 @@ def test_exact_beyond_its_budget_says_what_can_be_done_here(client, monkeypatch)
 
 def test_the_budget_of_exact_is_told(client):
     told = f"{served.EXACT_MEMORY / 2**20:.0f} MiB"
-    method = client.get("/openapi.json").json["components"]["schemas"]["Query"]["properties"]["method"]
+    method = client.get("/openapi.json").json["components"]["schemas"]["QueryBody"]["properties"]["method"]
     readme = (Path(__file__).parent.parent / "README.md").read_text()
     assert all(told in text for text in (method["description"], serve.__doc__ or "", readme.split("\n## Serve\n")[1].split("\n## ")[0]))
 
@@ -164,15 +164,52 @@ def test_work_ends_when_the_client_leaves(client, endless, path):
     assert client.post("/v1/models/clinic/query", {}).status == 200
 
 
+@pytest.mark.parametrize(("what", "more"), [("questions", {"targets": ["lung"]}), ("explain", {"target": "lung"})])
+def test_a_list_of_exact_answers_ends_when_the_client_leaves(client, monkeypatch, what, more):
+    began, gone = [], threading.Event()
+    marginals = sys.modules["unimarg.many"].exact_marginals
+
+    def slow(*given):
+        began.append(given)
+        return gone.wait(30) and marginals(*given)
+
+    monkeypatch.setattr("unimarg.many.exact_marginals", slow)
+    before = client.service.metrics.left._value.get()
+    connection = open_request(client, f"/v1/models/asia/{what}", {"evidence": {"dysp": "yes", "smoke": "no"}} | more)
+    wait_for(lambda: len(began) == 1)
+    connection.close()
+    wait_for(lambda: client.service.metrics.left._value.get() == before + 1)
+    gone.set()
+    wait_for(lambda: client.service.passes.busy == 0)
+    assert len(began) == 1  # the first of several
+
+
+def test_work_ends_when_the_client_has_left_before_the_first_line(client, endless):
+    async def leave():
+        response = app._Refinement(client.service, client.service.find("asia"), app.schemas.QueryBody(method="auto"), None)
+        await response({"type": "http"}, left, slow)
+
+    async def left():
+        wait_for(lambda: endless["began"] == 1)
+        return {"type": "http.disconnect"}
+
+    async def slow(_):
+        await asyncio.sleep(60)
+
+    before = client.service.metrics.left._value.get()
+    asyncio.run_coroutine_threadsafe(leave(), client.server.servers[0].get_loop()).result(30)
+    wait_for(lambda: endless["stopped"] == 1)
+    assert client.service.metrics.left._value.get() == before + 1
+
+
 def test_when_the_queue_is_full_there_is_a_503(client, endless):
     """Two work, eight wait; one-shot questions are answered all the same."""
     waiting = [open_request(client, "/v1/models/clinic/query", {"method": "auto"}) for _ in range(10)]
     wait_for(lambda: client.service.sampling.busy == 10)
     for path in ("query", "stream"):
         refused = client.post(f"/v1/models/asia/{path}", {"method": "auto"})
-        if path == "query":
-            assert (refused.status, refused.headers["retry-after"]) == (503, "2")
-        assert "no more fit" in refused.body.decode()
+        assert (refused.status, refused.headers["retry-after"]) == (503, "2")
+        assert "no more fit" in refused.error
     assert client.post("/v1/models/clinic/query", {}).status == 200
     assert endless["began"] == 2
     for connection in waiting[:9]:

@@ -47,6 +47,14 @@ def test_a_number_that_could_be_two_states_is_refused_also_beside_empty_cells():
             states(c=column)
 
 
+def test_one_is_not_true():
+    for column in ([1, True, "no"], [True, 1, "no"], [None, 0, False, 1, np.True_]):
+        row = next(r for r, cell in enumerate(column) if isinstance(cell, bool))
+        with pytest.raises(EvidenceError, match=f"row {row}: 'a' has no state '{column[row]}'"):
+            states(a=pd.Series(column, dtype=object))
+    assert states(a=pd.Series([1, 1.0, None, "no", 0, np.int8(1)], dtype=object))[0] == [1, 1, -1, 0, 0, 1]
+
+
 NO_STATES = ["maybe", 2, -1, 0.5, np.inf, True, datetime.date(2020, 1, 1), pd.Timestamp("2020-01-01"), 1j, ("no",), ["no"]]
 
 

@@ -11,6 +11,7 @@ import pytest
 import unimarg as um
 from models import ASIA, CALL, OPTIONS, STEPS, same, train
 from unimarg import evaluation, trainer, training
+from unimarg.checkpoint import save_model
 from unimarg.cli.inspect import model_facts
 from unimarg.errors import FormatError, TrainingError, UsageError
 from unimarg.masking import Fixed
@@ -30,12 +31,12 @@ def stopped(tmp_path_factory):
     return interrupt(path, CALL), path
 
 
-def interrupt(path, after: int):
+def interrupt(path, after: int, **changes):
     def stop(p):
         if p.step >= after:
             raise KeyboardInterrupt
 
-    return train(checkpoint=path, progress=stop)
+    return train(checkpoint=path, progress=stop, **changes)
 
 
 @pytest.mark.parametrize(
@@ -117,6 +118,38 @@ def test_a_model_is_not_written_over_unless_told(stopped, whole, tmp_path):
     assert same(train(checkpoint=path, force=True).trunk, whole.trunk)
     shutil.copy(stopped[1], path)  # one that could
     assert same(train(checkpoint=path, force=True).trunk, whole.trunk)
+
+
+def test_the_history_goes_on_with_the_run(tmp_path, monkeypatch):
+    path = tmp_path / "run.um"
+    monkeypatch.setattr(trainer, "HELD_OUT_SECONDS", 0.0)
+    first = interrupt(path, CALL, held_out=2).history
+    copy = shutil.copy(path, tmp_path / "copy.um")
+    done = train(checkpoint=path, resume=True, held_out=2).history
+    assert done["seconds"] > first["seconds"] > 0
+    assert [step for step, _ in done["held_out"]] == [0, CALL, 2 * CALL, STEPS]
+    assert done["held_out"][:2] == first["held_out"]
+    not_judged = train(checkpoint=copy, resume=True).history
+    assert not_judged["held_out"] == [list(pair) for pair in first["held_out"]]
+    assert not_judged["loss"] == done["loss"] != first["loss"]
+
+
+def test_the_history_of_a_run_with_nothing_left_to_do(tmp_path, monkeypatch):
+    """It was killed after its last step, before its end was saved."""
+    monkeypatch.setattr(trainer, "CHECKPOINT_SECONDS", 0.0)
+    path, copy = tmp_path / "run.um", tmp_path / "copy.um"
+
+    def keep(model, to, state=None):
+        save_model(model, to, state)
+        if state is not None:
+            shutil.copy(to, copy)
+
+    monkeypatch.setattr(trainer, "save_model", keep)
+    whole = train(checkpoint=path)
+    again = train(checkpoint=copy, resume=True)
+    assert same(again.trunk, whole.trunk)
+    assert again.history["loss"] == whole.history["loss"]
+    assert again.history["seconds"] > um.load_model(path).history["seconds"] > 0
 
 
 def test_interrupted_twice(whole, tmp_path):
@@ -257,6 +290,9 @@ def test_what_cannot_be_written_is_not_lost(tmp_path, monkeypatch):
         train(checkpoint=tmp_path / "run.um")
     assert "the training ended, but" in str(e.value)
     assert e.value.model.history["steps"] == STEPS
+    with pytest.raises(TrainingError, match=r"no longer a number .* were not saved: run\.um: cannot be written") as e:
+        train(checkpoint=tmp_path / "run.um", preset="paper", learning_rate=1e30)
+    assert e.value.model.history["steps"] == 0
 
 
 def test_exact_labels_need_small_cliques():

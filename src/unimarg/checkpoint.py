@@ -8,6 +8,7 @@ JSON object with the rest. Nothing in it is believed before it has been checked 
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import json
 import os
 import tempfile
@@ -84,8 +85,8 @@ def unfinished(path: str | PathLike[str]) -> tuple[int, int] | None:
     return (model.history.get("steps", 0), model.history.get("planned_steps", 0)) if "state.0" in tensors else None
 
 
-def load_state(path: str | PathLike[str], expected: Marginalizer, like: State) -> tuple[State, int]:
-    """The state and the planned number of steps of an unfinished run, which must be the one expected."""
+def load_state(path: str | PathLike[str], expected: Marginalizer, like: State) -> tuple[State, Mapping[str, Any]]:
+    """The state and the history of an unfinished run, which must be the one expected."""
     model, tensors = _load(path)
     options = differing(recipe_to_json(model.recipe), recipe_to_json(expected.recipe))
     differs = ""
@@ -106,7 +107,7 @@ def load_state(path: str | PathLike[str], expected: Marginalizer, like: State) -
     state, steps = jax.tree.unflatten(tree, [jnp.asarray(f) for f in found]), model.history.get("planned_steps")
     if not isinstance(steps, int) or not 0 <= int(state.step) <= steps < 2**31:
         raise FormatError(f"the run's number of steps is damaged: {int(state.step)} of {steps!r}", path)
-    return state, steps
+    return state, model.history
 
 
 def differing(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[str]:
@@ -171,10 +172,39 @@ def _load(path: str | PathLike[str]) -> tuple[Marginalizer, Mapping[str, np.ndar
         raise FormatError(f"is not a unimarg model, or a damaged one: {_short(e)}", path) from e
     if tuple(map(len, priors)) != tuple(net.cards) or not all((p > 0).all() and abs(p.sum() - 1) < 1e-6 for p in priors):
         raise FormatError("the priors do not fit the network", path)
-    history = about.get("history")
+    return Marginalizer(net, made, trunk, priors, _checked_history(about.get("history"), path), student), tensors
+
+
+def _checked_history(history: object, path: str | PathLike[str]) -> dict[str, Any]:
+    """What is said of the training, each thing that others count on as what it must be; older versions said less."""
     if not isinstance(history, dict):
         raise FormatError("does not say how it was trained", path)
-    return Marginalizer(net, made, trunk, priors, history, student), tensors
+    for name, is_one in HISTORY.items():
+        if name in history and not is_one(history[name]):
+            raise FormatError(f"is not a unimarg model, or a damaged one: {name} in its history is {history[name]!r:.100}", path)
+    return history
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**64
+
+
+def _is_number(value: Any) -> bool:
+    """NaN too: a reference for held-out errors that failed has no error."""
+    return isinstance(value, float) or _is_count(value)
+
+
+def _are_errors(value: Any) -> bool:
+    """(step, error), one after the other."""
+    return isinstance(value, list) and all(isinstance(e, list) and len(e) == 2 and _is_count(e[0]) and _is_number(e[1]) for e in value)
+
+
+HISTORY: dict[str, Callable[[Any], bool]] = dict.fromkeys(("seed", "steps", "planned_steps", "samples"), _is_count) | {
+    "seconds": _is_number,
+    "loss": lambda value: value is None or _is_number(value),
+    "held_out": _are_errors,
+    "held_out_reference_error": _is_number,
+}
 
 
 def _short(e: Exception) -> str:
@@ -227,6 +257,17 @@ def _with_gates(tensors: Mapping[str, np.ndarray], made: Architecture, slots: in
     if any(tensors[name].shape[-1:] != (columns,) for name in names):
         raise ValueError("the head does not fit the network")
     return {**tensors, **{name: np.pad(tensors[name], [(0, 0)] * (tensors[name].ndim - 1) + [(0, added)]) for name in names}}
+
+
+def digest(net: Network, model: Marginalizer | None) -> str:
+    """By which a network, and a model of it, is known again: all that answers depend on."""
+    structure, numbers = network_to_arrays(net)
+    total = hashlib.sha256(json.dumps(structure).encode() + numbers.tobytes())
+    if model is not None:
+        total.update(json.dumps(recipe_to_json(model.recipe)).encode())
+        for array in jax.tree.leaves((model.trunk, model.student, model.priors)):
+            total.update(np.asarray(array).tobytes())
+    return total.hexdigest()
 
 
 # --- the network

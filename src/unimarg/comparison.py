@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import json
 import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -27,11 +26,10 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import jax
 import numpy as np
 
 from unimarg.bootstrap import interval
-from unimarg.checkpoint import network_to_arrays
+from unimarg.checkpoint import digest
 from unimarg.errors import FormatError, TooExpensiveError, UnimargError, UsageError, closest, whole_number
 from unimarg.evaluation import FAMILIES, evidence_sets
 from unimarg.formats.interop import AnyNetwork, as_network
@@ -178,12 +176,8 @@ class _Run:
 
     def _settings(self) -> str:
         """A digest of all that an answer depends on beside family, set and method."""
-        structure, numbers = network_to_arrays(self.net)
-        digest = hashlib.sha256(json.dumps(structure).encode() + numbers.tobytes())
-        for leaf in [] if self.model is None else jax.tree.leaves((self.model.trunk, self.model.student)):
-            digest.update(np.asarray(leaf).tobytes())
-        digest.update(repr((self.options, self.reference_options, self.seed, self.sets)).encode())
-        return digest.hexdigest()[:12]
+        asked = (digest(self.net, self.model), self.options, self.reference_options, self.seed, self.sets)
+        return hashlib.sha256(repr(asked).encode()).hexdigest()[:12]
 
     def _asked(self, row: Ints, model: Marginalizer | None, options: Options, *stream: int, **changes: Any) -> Asked:
         """With random numbers of the set's own."""

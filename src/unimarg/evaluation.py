@@ -36,9 +36,9 @@ def evidence_sets(net: Network, family: str, count: int, seed: int) -> Ints:
         raise UsageError(f"there is no evidence family {family!r}; {closest(family, FAMILIES)}")
     count = whole_number(count, "the number of evidence sets", 1, 10**6)
     rng = np.random.default_rng([seed, FAMILIES.index(family)])
-    states = sample(net, count, seed=seed).astype(np.int64)
     if family == "leaves":
         return _rare_leaves(net, count, seed, rng)
+    states = sample(net, count, seed=seed).astype(np.int64)
     if family == "clinical":
         return np.stack([_clinical(net, row, rng) for row in states])
     rate = RATE if family == "random" else rng.random((count, 1))

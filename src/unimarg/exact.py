@@ -16,7 +16,7 @@ from numbers import Real
 import numpy as np
 
 from unimarg.bn2o import PATIENCE, Programme, programme
-from unimarg.errors import EvidenceError, ImpossibleEvidenceError, TooExpensiveError, UsageError
+from unimarg.errors import ImpossibleEvidenceError, TooExpensiveError, UsageError
 from unimarg.evidence import Evidence, parse_evidence
 from unimarg.formats.interop import AnyNetwork, as_network
 from unimarg.junction import JunctionTree, junction_tree
@@ -101,7 +101,7 @@ def solve(component: Component, targets: Sequence[int], memory: float) -> tuple[
         log_p, marginals = way.solve()
         if isinstance(way, JunctionTree) or _reliable(component, log_p):
             return log_p, marginals
-    raise _too_improbable(component)
+    raise _too_expensive(ways[0].predicted_bytes, memory)  # the junction tree, which goes on in logarithms, does not fit
 
 
 def _reliable(component: Component, log_p: float) -> bool:
@@ -115,7 +115,7 @@ def _one_by_one(component: Component, targets: Sequence[int], memory: float, tog
     core = ancestors(net, evidence.nodes)
     log_p, answers = exact_marginals(net, evidence, [t for t in targets if t in core], memory, apart=False)
     if not _reliable(component, log_p):
-        raise _too_improbable(component)
+        raise _too_expensive(together, memory)
     alone = sorted((t for t in targets if t not in core), key=lambda t: -len(ancestors(net, [t])))
     started = time.perf_counter()
     for done, t in enumerate(alone):
@@ -148,11 +148,6 @@ def _certain(card: int, state: int) -> Floats:
     marginal = np.zeros(card)
     marginal[state] = 1.0
     return marginal
-
-
-def _too_improbable(component: Component) -> EvidenceError:
-    findings = ", ".join(component.net.names[i] for i in sorted(component.faint.keys() | component.evidence.nodes)[:8])
-    return EvidenceError(f"the evidence is too improbable for double precision (below {SMALLEST:g} given the rest): {findings}")
 
 
 def _too_expensive(needed: float, memory: float) -> TooExpensiveError:

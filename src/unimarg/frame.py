@@ -47,7 +47,7 @@ class Frame:
         # weakly, so that the cache of frames lets networks go
         self._net = weakref.ref(net)
         noisy = np.array([isinstance(m, NoisyMax) for m in net.mechanisms])
-        sizes = np.array([math.inf if _by_formula(m) else math.prod(map(float, (*m.parent_cards, m.card))) for m in net.mechanisms])
+        sizes = np.array([math.inf if _by_formula(m) else m.entries for m in net.mechanisms])
         self.large = noisy & (sizes > most_expanded(sizes[noisy]))
         self.order = drawing_order(net, self.large)
         self.when = np.argsort(self.order)

@@ -145,7 +145,7 @@ def _factors(net: Network, limit: int) -> _Form:
     position: list[int] = []
     for pa, mechanism in zip(net.parents, net.mechanisms, strict=True):
         parents = tuple(position[p] for p in pa)
-        small = len(pa) < 2 or math.prod((*mechanism.parent_cards, mechanism.card)) <= limit
+        small = len(pa) < 2 or mechanism.entries <= limit
         if isinstance(mechanism, Table) or not pa or (small and mechanism.has_table):
             factors.append(Factor(parents, mechanism.expand()))
         else:

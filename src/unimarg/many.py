@@ -15,14 +15,15 @@ from unimarg.network import Floats, Network
 Answers = Callable[[Sequence[Evidence], Sequence[int]], tuple[Floats, np.ndarray]]
 
 
-def exact_answers(net: Network, memory: float = DEFAULT_MEMORY) -> Answers:
-    """By exact inference, or a ``TooExpensiveError``."""
+def exact_answers(net: Network, memory: float = DEFAULT_MEMORY, before_each: Callable[[], None] = lambda: None) -> Answers:
+    """By exact inference, or a ``TooExpensiveError``; what is called before each set may raise to end the work."""
     check_memory(memory)
 
     def answers(evidence: Sequence[Evidence], nodes: Sequence[int]) -> tuple[Floats, np.ndarray]:
         out = np.zeros((len(evidence), int(net.cards[list(nodes)].sum())))
         contradiction = np.full(len(evidence), -1)
         for row, e in enumerate(evidence):
+            before_each()
             try:
                 _, found = exact_marginals(net, e, nodes, memory)
                 out[row] = np.concatenate([found[i] for i in nodes])

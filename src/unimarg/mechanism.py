@@ -24,6 +24,7 @@ Ints: TypeAlias = NDArray[np.int64]
 
 LEAST_PRODUCT = 1e-299  # of the numbers of a NoisyMax whose table has no false zeros; above what ``reduction`` raises faint ones to
 MAX_EXPANDED = 2**22  # entries of the largest table that a NoisyMax is expanded to
+MAX_AXES = 64  # numpy's limit; a table has one axis for each parent and one for the child
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,6 +43,11 @@ class Table:
     @property
     def parent_cards(self) -> tuple[int, ...]:
         return self.probabilities.shape[:-1]
+
+    @property
+    def entries(self) -> float:
+        """Of the table."""
+        return float(self.probabilities.size)
 
     @property
     def parameter_count(self) -> int:
@@ -98,6 +104,15 @@ class NoisyMax:
         return tuple(c.shape[0] for c in self.contributions)
 
     @property
+    def entries(self) -> float:
+        """Of its table; infinite where there can be none, since parents of a single state take an axis too."""
+        return math.inf if len(self.contributions) >= MAX_AXES else self._combinations
+
+    @property
+    def _combinations(self) -> float:
+        return math.prod(map(float, (*self.parent_cards, self.card)))  # inf beyond 1e308, without a warning
+
+    @property
     def parameter_count(self) -> int:
         """Free parameters: the leak's, and one row for each state of a parent but the neutral one."""
         return (self.card - 1) * (1 + sum(c.shape[0] - 1 for c in self.contributions))
@@ -140,11 +155,14 @@ class NoisyMax:
 
     def expand(self, limit: int = MAX_EXPANDED) -> Floats:
         """The full table ``[*parent_cards, card]``, if it has no more than ``limit`` entries."""
-        size = math.prod(map(float, (*self.parent_cards, self.card)))  # inf beyond 1e308, without a warning
-        if size > limit:
-            raise NetworkError(
-                f"a noisy-max with {len(self.contributions)} parents would need a table of {size:.3g} entries; the limit is {limit}"
+        if self.entries > limit:
+            parents, size = len(self.contributions), self._combinations
+            needed = (
+                f"of {size:.3g} entries; the limit is {limit}"
+                if size > limit
+                else f"with an axis for each; the limit is {MAX_AXES - 1} parents"
             )
+            raise NetworkError(f"a noisy-max with {parents} parents would need a table {needed}")
         sums, effects = self.steps
         for j, effect in enumerate(effects):
             sums = sums[..., None, :] + effect

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from unimarg.errors import UsageError
 from unimarg.formats.files import check_output, replacing
 from unimarg.names import visible
 from unimarg.posterior import Posterior
@@ -62,6 +63,8 @@ def picture(size: tuple[float, float]) -> Figure:
 def posterior_figure(post: Posterior, names: Sequence[str] | None = None) -> Figure:
     """Bars for every state, grouped by variable, with whiskers of two standard errors."""
     shown = _first(post, list(post) if names is None else list(names))
+    if not shown:
+        raise UsageError("there is nothing to draw: the posterior is of no variable, or none of them is named")
     rows: list[tuple[float, str, float, float]] = []  # position, state, probability, whisker
     heads: list[tuple[float, str]] = []
     at = 0.0

@@ -20,7 +20,7 @@ import numpy as np
 
 from unimarg.conditionals import Conditionals, Draft, Query
 from unimarg.counter import key_from_seed
-from unimarg.errors import EvidenceError, ImpossibleEvidenceError, TooExpensiveError, UsageError, closest, no_state_left, whole_number
+from unimarg.errors import ImpossibleEvidenceError, TooExpensiveError, UsageError, closest, no_state_left, whole_number
 from unimarg.evidence import parse_evidence
 from unimarg.frame import Frame, frame_of
 from unimarg.importance import DEFAULT_SAMPLES, MAX_SAMPLES, Draw, Estimator, Limits, Weigh, chunk_size, sampler
@@ -320,9 +320,7 @@ class Asked:
         if found.status != "ok" and unlimited and self.small(LAST_RESORT):
             try:
                 return replace(self._exact_at_once(), message=f"{tried}, then exact", seconds=self.seconds())
-            except ImpossibleEvidenceError:
-                raise
-            except (TooExpensiveError, EvidenceError):  # or too improbable
+            except TooExpensiveError:
                 pass
         return replace(found, message="; ".join(m for m in (found.message, tried) if m))
 

@@ -54,20 +54,7 @@ def next_questions(
     """
     net = as_network(net)
     asking = Asking.make(net, evidence, targets, candidates, costs, range(len(net)))
-    from unimarg.drawn import draw, exact_is_quick
-
-    sets = 1 + sum(int(net.cards[c]) for c in asking.candidates)
-    try:
-        found = None if exact_is_quick(net, evidence, sets) else draw(net, evidence, seed)
-    except SamplingError:
-        found = None  # or else exact inference says why it cannot either
-    if found is None:
-        return asking.table(*asking.judge(exact_answers(net)), "exact")
-    drawn, method = found
-    gains, entropy = asking.judge(drawn.answers)
-    parts = np.stack([asking.judge(drawn.part(j, PARTS).answers)[0] for j in range(PARTS)])
-    error = parts.std(axis=0, ddof=1) / math.sqrt(PARTS)
-    return asking.table(np.maximum((PARTS * gains - parts.mean(axis=0)) / (PARTS - 1), 0.0), entropy, method, error)
+    return asking.without_model(evidence, seed, exact_answers(net))
 
 
 @dataclass(frozen=True)
@@ -97,6 +84,23 @@ class Asking:
             raise UsageError("next_questions needs at least one target")
         asked = [i for i in askable if i not in wanted] if candidates is None else _nodes(net, candidates, "candidates")
         return cls(net, given, wanted, [i for i in asked if i not in given.nodes], _prices(net, costs))
+
+    def without_model(self, evidence: Mapping[str, object] | None, seed: int, exactly: Answers) -> pd.DataFrame:
+        """Exactly where that is quick, else by samples."""
+        from unimarg.drawn import draw, exact_is_quick
+
+        sets = 1 + sum(int(self.net.cards[c]) for c in self.candidates)
+        try:
+            found = None if exact_is_quick(self.net, evidence, sets) else draw(self.net, evidence, seed)
+        except SamplingError:
+            found = None  # or else exact inference says why it cannot either
+        if found is None:
+            return self.table(*self.judge(exactly), "exact")
+        drawn, method = found
+        gains, entropy = self.judge(drawn.answers)
+        parts = np.stack([self.judge(drawn.part(j, PARTS).answers)[0] for j in range(PARTS)])
+        error = parts.std(axis=0, ddof=1) / math.sqrt(PARTS)
+        return self.table(np.maximum((PARTS * gains - parts.mean(axis=0)) / (PARTS - 1), 0.0), entropy, method, error)
 
     def judge(self, answers: Answers) -> tuple[Floats, float]:
         """The gain of each candidate, and the entropy of the targets."""

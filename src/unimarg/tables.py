@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -51,7 +51,7 @@ def no_column(net: Network, name: object, advice: str = "") -> str:
 def _column(variable: Variable, column: pd.Series) -> np.ndarray:
     """Each distinct value is looked up once."""
     try:
-        codes, values = column.factorize()  # -1 for an empty cell
+        codes, values = _distinct(column)
     except TypeError:  # a list or another thing that cannot be looked up
         row = next(r for r, value in enumerate(column) if not isinstance(value, Hashable))
         raise EvidenceError(f"row {row}: {variable.name!r} cannot be {column.iloc[row]!r}; a cell is a state's label or index") from None
@@ -62,3 +62,14 @@ def _column(variable: Variable, column: pd.Series) -> np.ndarray:
         except EvidenceError as e:
             raise EvidenceError(f"row {int(np.argmax(codes == c))}: {e}") from None
     return found[codes]
+
+
+def _distinct(column: pd.Series) -> tuple[np.ndarray, Sequence[object]]:
+    """The number of each cell's value, -1 for an empty one, and the values; 1 and True are two, which they are not to pandas."""
+    codes, values = column.factorize()
+    if column.dtype != object or not any(value in (0, 1) for value in values):
+        return codes, list(values)
+    numbers: dict[tuple[type, object], int] = {}
+    cells = zip(column, codes >= 0, strict=True)
+    codes = np.array([numbers.setdefault((type(cell), cell), len(numbers)) if known else -1 for cell, known in cells])
+    return codes, [value for _, value in numbers]

@@ -153,8 +153,7 @@ def _scales(likelihoods: list[jax.Array]) -> list[jax.Array]:
 
 def make_teacher(net: Network, limit: float) -> Teacher | None:
     """A teacher if its cliques have at most ``limit`` entries together, else None."""
-    widest = max(math.prod(map(float, (*m.parent_cards, m.card))) for m in net.mechanisms)
-    if widest > limit:
+    if max(m.entries for m in net.mechanisms) > limit:
         return None
     graph = moral_graph([(*pa, i) for i, pa in enumerate(net.parents)])
     logs = np.log(net.cards.astype(float)).tolist()

@@ -11,7 +11,7 @@ import math
 import re
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from os import PathLike
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -157,6 +157,7 @@ class _Run:
         self.plan = Plan(self.compiled.layout, self.ragged, made, self._steps_per_call(half, teacher), half, teacher, propagation)
         self.priors = estimate_priors(net, seed)
         self.loss: float | None = None
+        self.before: Mapping[str, Any] = {}  # the history of the run that this one goes on with
         begin = time.perf_counter()
         self.held_out = HeldOut(net, held_out, seed) if held_out else None
         self.start += time.perf_counter() - begin
@@ -201,7 +202,11 @@ class _Run:
         state = initial_state(self.plan, self.seed)
         if resume:
             assert self.path is not None
-            state, steps = load_state(self.path, self._model(state, 0), state)
+            state, self.before = load_state(self.path, self._model(state, 0), state)
+            steps = self.before["planned_steps"]
+            self.loss = self.before.get("loss")
+            if self.held_out:
+                self.held_out.measured = [(s, e) for s, e in self.before.get("held_out", ()) if s < int(state.step)]
         else:
             steps = self.limits.steps or self._calibrate(given, state)
         self._judge(state)
@@ -267,18 +272,22 @@ class _Run:
         model = self._model(state, steps)
         where = ""
         if self.path:
-            save_model(model, self.path, state)
-            where = f"; the last good weights are in {self.path}, which is to be removed before another run"
+            try:
+                save_model(model, self.path, state)
+                where = f"; the last good weights are in {self.path}, which is to be removed before another run"
+            except FormatError as e:  # the error carries them
+                where = f"; the last good weights were not saved: {e}"
         advice = f"try a smaller learning_rate (--option){where}"
         return TrainingError(f"the loss is no longer a number after step {int(state.step)}; {advice}", model)
 
     def _model(self, state: State, steps: int) -> Marginalizer:
-        history = {
+        history = {name: self.before[name] for name in ("held_out", "held_out_reference_error") if name in self.before}
+        history |= {
             "seed": self.seed,
             "steps": int(state.step),
             "planned_steps": steps,
             "samples": int(state.step) * self.recipe.batch,
-            "seconds": time.perf_counter() - self.start,
+            "seconds": self.before.get("seconds", 0.0) + time.perf_counter() - self.start,
             "loss": self.loss,
         }
         if self.held_out:

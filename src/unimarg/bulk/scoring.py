@@ -5,8 +5,6 @@ Rows are taken in batches, and every batch becomes a part (``parts.py``): a run 
 
 from __future__ import annotations
 
-import hashlib
-import json
 import os
 import time
 from collections.abc import Callable, Sequence
@@ -71,6 +69,8 @@ def score(
     no sense, or are too expensive for ``exact``, end the run with an error that names the line, unless there is a file for ``errors``,
     which they then go to with the reason. The same call after a run was killed goes on where it stopped.
     """
+    from unimarg.checkpoint import digest
+
     start = time.perf_counter()
     net, model = _network_and_model(source)
     method = _method(method, model)
@@ -79,7 +79,7 @@ def score(
     answers = _Answers(net, model, table, nodes, method, list(keep))
     size = min(max(BATCH_STATES // int(net.cards.sum()), FEWEST), MOST) if method == "um" else ONE_BY_ONE
     _check_files(table.path, Path(output), None if errors is None else Path(errors))
-    job = {"input": _stamp(table.path), "model": _digest(net, model), "columns": table.columns, "targets": [net.names[i] for i in nodes]}
+    job = {"input": _stamp(table.path), "model": digest(net, model), "columns": table.columns, "targets": [net.names[i] for i in nodes]}
     job |= {"method": method, "keep": list(keep), "rows": size}
     parts = Parts(Path(output), None if errors is None else Path(errors), job)
     done = resumed = max(parts.done - 1, 0)  # the last part may be shorter than the others: it is made again
@@ -209,6 +209,8 @@ def _check(net: Network, columns: Sequence[str], targets: Sequence[str] | None, 
     for name in (targets, keep):
         if isinstance(name, str):
             raise UsageError(f"give a list of names, not the string {name!r}")
+    if targets is not None and not len(targets):
+        raise UsageError("there is no target to score: name one at least, or leave targets out for all variables")
     for name in columns:
         if columns.count(name) > 1:
             raise UsageError(f"column {name!r} is there twice")
@@ -238,18 +240,3 @@ def _stamp(path: Path) -> list[int]:
     """By which an input is known again."""
     status = path.stat()
     return [status.st_size, status.st_mtime_ns]
-
-
-def _digest(net: Network, model: Marginalizer | None) -> str:
-    """By which a model or a network is known again."""
-    import jax
-
-    from unimarg.checkpoint import network_to_arrays
-
-    if model is None:
-        structure, numbers = network_to_arrays(net)
-        return hashlib.sha256(json.dumps(structure).encode() + numbers.tobytes()).hexdigest()
-    total = hashlib.sha256(repr((net.names, model.recipe)).encode())
-    for array in jax.tree.leaves((model.trunk, model.priors)):
-        total.update(np.asarray(array).tobytes())
-    return total.hexdigest()

@@ -18,8 +18,7 @@ from unimarg.cli.common import (
     app,
     findings_of,
     finite,
-    model_of,
-    network_of,
+    source_of,
     state_named,
     variables_of,
 )
@@ -58,8 +57,7 @@ def ask(
 
     Example: unimarg ask asia -t lung -t tub
     """
-    model = model_of(network)
-    net = network_of(network) if model is None else model.net
+    net, model = source_of(network)
     targets = variables_of(net, target or [])
     if not targets:
         raise UsageError("say what to find out: -t NAME, a variable or a group of variables")

@@ -68,6 +68,15 @@ def network_of(source: str) -> Network:
     return load(source) if model is None else model.net
 
 
+def source_of(source: str, method: str | None = None) -> tuple[Network, Marginalizer | None]:
+    """The network, and the trained model where it is one, which the method ``um`` needs."""
+    model = model_of(source)
+    net = network_of(source) if model is None else model.net
+    if method == "um" and model is None:
+        raise UsageError(f"method 'um' needs a trained model, which {source} is not; make one with: unimarg train {source} -o model.um")
+    return net, model
+
+
 def variables_of(net: Network, given: Iterable[str]) -> list[str]:
     """Names of variables; the name of a group stands for all in it."""
     groups: dict[str, list[str]] = {}

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from unimarg.cli.common import JsonOption, ModelArgument, NetworkArgument, app, model_of, network_of
+from unimarg.cli.common import JsonOption, ModelArgument, NetworkArgument, app, network_of, source_of
 
 if TYPE_CHECKING:
     from unimarg.marginalizer import Marginalizer
@@ -30,8 +30,7 @@ def info(
 
     Example: unimarg info alarm --variables --plot alarm.png
     """
-    model = model_of(network)
-    net = network_of(network) if model is None else model.net
+    net, model = source_of(network)
     if plot is not None:
         from unimarg.drawing import network_figure
         from unimarg.plots import check_path, save

@@ -23,8 +23,7 @@ from unimarg.cli.common import (
     app,
     findings_of,
     finite,
-    model_of,
-    network_of,
+    source_of,
     state_named,
     variables_of,
 )
@@ -90,10 +89,7 @@ def query(
 
     Example: unimarg query asia -e dysp=yes -e smoke=no -t lung
     """
-    model = model_of(network)
-    net = network_of(network) if model is None else model.net
-    if method == "um" and model is None:
-        raise UsageError(f"method 'um' needs a trained model, which {network} is not; make one with: unimarg train {network} -o model.um")
+    net, model = source_of(network, method)
     if memory is not None and not memory > 0:
         raise UsageError(f"memory must be a positive number of GiB, not {memory}")
     if sum(map(bool, (joint, most_probable, explain))) > 1:

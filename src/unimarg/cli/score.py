@@ -11,8 +11,7 @@ from typing import Annotated
 
 import typer
 
-from unimarg.cli.common import JsonOption, ModelArgument, TargetOption, app, model_of, network_of, variables_of
-from unimarg.errors import UsageError
+from unimarg.cli.common import JsonOption, ModelArgument, TargetOption, app, source_of, variables_of
 
 
 @app.command()
@@ -42,10 +41,7 @@ def score(
     from unimarg import terminal
     from unimarg.bulk.scoring import score
 
-    model = model_of(network)
-    net = network_of(network) if model is None else model.net
-    if method == "um" and model is None:
-        raise UsageError(f"method 'um' needs a trained model, which {network} is not; make one with: unimarg train {network} -o model.um")
+    net, model = source_of(network, method)
     targets = variables_of(net, target) if target else None
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # a polite kill is a Ctrl-C
     try:

@@ -15,10 +15,8 @@ from typing import TypeAlias
 import numpy as np
 
 from unimarg.errors import FormatError, NetworkError, closest
-from unimarg.mechanism import MAX_EXPANDED
+from unimarg.mechanism import MAX_AXES, MAX_EXPANDED
 from unimarg.network import Floats, Mechanism, Network, Table, Variable
-
-MAX_AXES = 64  # numpy's limit; a table has one axis for each parent and one for the child
 
 Complaint: TypeAlias = Callable[[str, int | None], FormatError]
 
@@ -107,13 +105,14 @@ def shown(text: str, length: int = 60) -> str:
 def full_table(net: Network, i: int) -> Floats:
     """The mechanism of node ``i`` as a table ``[*parent_cards, card]``, for formats that hold nothing else."""
     mechanism = net.mechanisms[i]
-    size = size_of((*mechanism.parent_cards, mechanism.card), MAX_EXPANDED)
-    if isinstance(mechanism, Table) or (size <= MAX_EXPANDED and len(net.parents[i]) < MAX_AXES):
+    if isinstance(mechanism, Table) or mechanism.entries <= MAX_EXPANDED:
         return mechanism.expand()
     digits = sum(math.log10(c) for c in (*mechanism.parent_cards, mechanism.card))
+    large = f"have about 10^{digits:.1f} entries, the limit is {MAX_EXPANDED}"
+    too = large if digits > math.log10(MAX_EXPANDED) else f"have as many parents, the limit is {MAX_AXES - 1}"
     raise FormatError(
         f"{net.names[i]!r} is a noisy-max of {len(net.parents[i])} parents, which this format can only hold as a table; "
-        f"that would have about 10^{digits:.1f} entries, the limit is {MAX_EXPANDED}. Save as .xdsl, which keeps it as it is"
+        f"that would {too}. Save as .xdsl, which keeps it as it is"
     )
 
 

@@ -20,6 +20,7 @@ from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.responses import Response, StreamingResponse
+from starlette.types import Receive, Scope, Send
 
 from unimarg.errors import UnimargError, UsageError, closest
 from unimarg.query import OF_SAMPLES, check
@@ -101,7 +102,7 @@ class Service:
             raise RefusalError(404, f"there is no model {name[:100]!r}; {closest(name[:100], self.served)}")
         return self.served[name]
 
-    def bounded(self, asked: schemas.Query, served: Served) -> schemas.Query:
+    def bounded(self, asked: schemas.QueryBody, served: Served) -> schemas.QueryBody:
         """With the service's own limits where the request has none."""
         method = asked.method or ("auto" if served.model is None else "um")
         if method == "um" and served.model is None:
@@ -114,7 +115,7 @@ class Service:
         seconds, samples = asked.seconds or self.limits.seconds, asked.samples or self.limits.samples
         return asked.model_copy(update={"method": method, "seconds": seconds, "samples": samples})
 
-    async def one_shot(self, served: Served, case: schemas.Case) -> bytes:
+    async def one_shot(self, served: Served, case: schemas.CaseBody) -> bytes:
         assert served.model is not None
         began, writer = time.perf_counter(), served.writer(case.targets)
         evidence = served.findings(case.evidence)
@@ -225,7 +226,7 @@ def _about(app: FastAPI, service: Service) -> None:
 
 def _answers(app: FastAPI, service: Service) -> None:
     @app.post("/v1/models/{model}/query", response_model=schemas.Answer, tags=["answers"], responses=NO)
-    async def query(model: str, asked: schemas.Query, request: Request) -> Response:
+    async def query(model: str, asked: schemas.QueryBody, request: Request) -> Response:
         """Posterior marginals, by one pass or with an error."""
         served = service.find(model)
         bounded = service.bounded(asked, served)
@@ -234,8 +235,8 @@ def _answers(app: FastAPI, service: Service) -> None:
         served.findings(asked.evidence)  # mistakes need not wait
         return _json(await service.sampling.run(request, lambda stop: served.refined(bounded, stop)))
 
-    @app.post("/v1/models/{model}/batch", response_model=schemas.Answers, tags=["answers"], responses=NO)
-    async def batch(model: str, asked: schemas.Batch) -> Response:
+    @app.post("/v1/models/{model}/batch", response_model=schemas.BatchAnswer, tags=["answers"], responses=NO)
+    async def batch(model: str, asked: schemas.BatchBody) -> Response:
         """One-shot answers to many cases; one that is mistaken gets its sentence, the others their marginals."""
         began, served = time.perf_counter(), service.find(model)
         if served.model is None:
@@ -278,7 +279,7 @@ def _refined(app: FastAPI, service: Service) -> None:
         responses=NO
         | {200: {"content": {"application/x-ndjson": {}}, "description": "Lines of JSON; `stage` is first, progress, final or error."}},
     )
-    async def stream(model: str, asked: schemas.Query) -> Response:
+    async def stream(model: str, asked: schemas.QueryBody) -> Response:
         """The one-shot answer at once, then the exact or sampled one: a line of JSON each. Leave to stop it."""
         served = service.find(model)
         method = "exact" if asked.method == "exact" else "auto"
@@ -286,32 +287,42 @@ def _refined(app: FastAPI, service: Service) -> None:
         first = await service.one_shot(served, bounded) if served.model is not None else None
         served.findings(bounded.evidence)
         served.writer(bounded.targets)
-        return StreamingResponse(_lines(service, served, bounded, first), media_type="application/x-ndjson")
+        return _Refinement(service, served, bounded, first)
 
 
-async def _lines(service: Service, served: Served, asked: schemas.Query, first: bytes | None) -> AsyncIterator[bytes]:
-    if first is not None:
-        yield b'{"stage":"first",' + first[1:] + b"\n"
-    loop, news = asyncio.get_running_loop(), asyncio.Queue[bytes | None]()
-    stop, result = Stop(), None
+class _Refinement(StreamingResponse):
+    """Lines about work that began before the response did, so that a full queue is a 503."""
 
-    def tell(samples: int, seconds: float) -> None:
-        line = _line("progress", {"samples": samples, "seconds": round(seconds, 3)})
-        loop.call_soon_threadsafe(news.put_nowait, line)
+    def __init__(self, service: Service, served: Served, asked: schemas.QueryBody, first: bytes | None):
+        loop, self.news = asyncio.get_running_loop(), asyncio.Queue[bytes | None]()
+        self.stop, self.left = Stop(), service.metrics.left
 
-    try:
-        result = service.sampling.start(lambda stop: served.refined(asked, stop, tell), stop)
-        result.add_done_callback(lambda _: news.put_nowait(None))
-        while (line := await news.get()) is not None:
+        def tell(samples: int, seconds: float) -> None:
+            line = _line("progress", {"samples": samples, "seconds": round(seconds, 3)})
+            loop.call_soon_threadsafe(self.news.put_nowait, line)
+
+        self.result = service.sampling.start(lambda stop: served.refined(asked, stop, tell), self.stop)
+        self.result.add_done_callback(lambda _: self.news.put_nowait(None))
+        super().__init__(self._lines(first), media_type="application/x-ndjson")
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        finally:  # not in the lines: who leaves at once has them never begin
+            self.stop.set()
+            if not self.result.done():
+                self.left.inc()
+                self.result.cancel()
+
+    async def _lines(self, first: bytes | None) -> AsyncIterator[bytes]:
+        if first is not None:
+            yield b'{"stage":"first",' + first[1:] + b"\n"
+        while (line := await self.news.get()) is not None:
             yield line
-        yield _line("final", result.result())
-    except (RefusalError, UnimargError) as e:
-        yield b'{"stage":"error",' + refusal.trouble(e)[1:] + b"\n"
-    finally:
-        stop.set()
-        if result is not None and not result.done():
-            service.metrics.left.inc()
-            result.cancel()
+        try:
+            yield _line("final", self.result.result())
+        except UnimargError as e:
+            yield b'{"stage":"error",' + refusal.trouble(e)[1:] + b"\n"
 
 
 def _line(stage: str, value: dict[str, Any]) -> bytes:
@@ -320,16 +331,16 @@ def _line(stage: str, value: dict[str, Any]) -> bytes:
 
 def _insight(app: FastAPI, service: Service) -> None:
     @app.post("/v1/models/{model}/questions", response_model=schemas.Ranking, tags=["insight"], responses=NO)
-    async def questions(model: str, asked: schemas.Questions, request: Request) -> Response:
+    async def questions(model: str, asked: schemas.QuestionsBody, request: Request) -> Response:
         """What to ask next: expected information about the targets."""
         began, served = time.perf_counter(), service.find(model)
-        table = await service.passes.run(request, lambda _: served.questions(asked.evidence, asked.targets, asked.candidates, asked.costs))
+        table = await service.passes.run(request, lambda stop: served.questions(asked, stop))
         best = table.head(asked.limit).to_dict("records")
         return _json({"entropy": table.attrs["entropy"], "questions": best, "seconds": timed(began)})
 
-    @app.post("/v1/models/{model}/explain", response_model=schemas.Explanation, tags=["insight"], responses=NO)
-    async def explain(model: str, asked: schemas.Explain, request: Request) -> Response:
+    @app.post("/v1/models/{model}/explain", response_model=schemas.ExplainAnswer, tags=["insight"], responses=NO)
+    async def explain(model: str, asked: schemas.ExplainBody, request: Request) -> Response:
         """Which findings moved a target most: each left out in turn."""
         began, served = time.perf_counter(), service.find(model)
-        table = await service.passes.run(request, lambda _: served.explained(asked.evidence, asked.target, asked.state))
+        table = await service.passes.run(request, lambda stop: served.explained(asked, stop))
         return _json(table.attrs | {"findings": table.to_dict("records"), "seconds": timed(began)})

@@ -43,9 +43,9 @@ def _name_nulls(findings: dict[str, Any]) -> dict[str, Any]:
 
 
 # the library checks findings itself, with better sentences
-Evidence = Annotated[dict[str, Any], AfterValidator(_name_nulls)]
+Unchecked = Annotated[dict[str, Any], AfterValidator(_name_nulls)]
 Findings = Annotated[
-    Evidence,
+    Unchecked,
     Field(
         description="What is known: from variable to state, index of a state, or likelihood.",
         json_schema_extra={"additionalProperties": FINDING},
@@ -56,13 +56,13 @@ Targets = Annotated[list[str] | None, Field(description="The variables to report
 Limited = ConfigDict(extra="forbid", strict=True)
 
 
-class Case(BaseModel):
+class CaseBody(BaseModel):
     model_config = Limited
     evidence: Findings = Field(default_factory=dict)
     targets: Targets = None
 
 
-class Query(Case):
+class QueryBody(CaseBody):
     method: Annotated[
         Literal["um", "auto", "exact"] | None,
         Field(
@@ -79,13 +79,13 @@ class Query(Case):
     seed: Annotated[int, Field(ge=0, lt=1 << 32, description="Of auto.")] = 0
 
 
-class Batch(BaseModel):
+class BatchBody(BaseModel):
     model_config = Limited
-    evidence: Annotated[list[Evidence], Field(description="As in a query, case by case; each gets its answer or its sentence.")]
+    evidence: Annotated[list[Unchecked], Field(description="As in a query, case by case; each gets its answer or its sentence.")]
     targets: Targets = None
 
 
-class Questions(BaseModel):
+class QuestionsBody(BaseModel):
     model_config = Limited
     evidence: Findings = Field(default_factory=dict)
     targets: Annotated[list[str], Field(min_length=1, description="What one wants to know.")]
@@ -97,7 +97,7 @@ class Questions(BaseModel):
     limit: Annotated[int, Field(ge=1, le=1000, description="So many questions, best first.")] = 10
 
 
-class Explain(BaseModel):
+class ExplainBody(BaseModel):
     model_config = Limited
     evidence: Findings = Field(default_factory=dict)
     target: str
@@ -131,14 +131,14 @@ class Marginals(BaseModel):
     marginals: dict[str, dict[str, float]]
 
 
-class Answers(BaseModel):
+class BatchAnswer(BaseModel):
     model: str
     method: str
     answers: list[Marginals | Trouble]
     seconds: float
 
 
-class Asked(BaseModel):
+class QuestionRow(BaseModel):
     variable: str
     gain: Annotated[float, Field(description="Expected information about the targets, in nats.")]
     cost: float
@@ -148,11 +148,11 @@ class Asked(BaseModel):
 
 class Ranking(BaseModel):
     entropy: Annotated[float, Field(description="What is unknown of the targets, in nats.")]
-    questions: list[Asked]
+    questions: list[QuestionRow]
     seconds: float
 
 
-class Influence(BaseModel):
+class InfluenceRow(BaseModel):
     variable: str
     finding: str
     without: Annotated[float | None, Field(description="The probability without this finding.")]
@@ -160,14 +160,14 @@ class Influence(BaseModel):
     log_odds: Annotated[float | None, Field(description="None: infinite.")]
 
 
-class Explanation(BaseModel):
+class ExplainAnswer(BaseModel):
     target: str
     state: str
     probability: float
     prior: float
     method: str
     std_error: Annotated[float | None, Field(description="The largest of the probabilities; null: not known.")]
-    findings: list[Influence]
+    findings: list[InfluenceRow]
     seconds: float
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
@@ -16,13 +15,14 @@ from unimarg.errors import ImpossibleEvidenceError, TooExpensiveError, UsageErro
 from unimarg.evidence import Evidence, parse_evidence
 from unimarg.exact import advised, exact
 from unimarg.inference import answer
-from unimarg.influence import explain
+from unimarg.influence import influence
+from unimarg.many import Answers, exact_answers
 from unimarg.marginalizer import Marginalizer
 from unimarg.network import Floats, Network
 from unimarg.posterior import Posterior
 from unimarg.query import Asked, Options
-from unimarg.questions import next_questions
-from unimarg.service.schemas import Query
+from unimarg.questions import Asking
+from unimarg.service import schemas
 from unimarg.service.work import Stop, StoppedError
 from unimarg.service.writing import Writer, plain
 
@@ -99,17 +99,15 @@ class Served:
         assert self.model is not None
         return b'{"message":%b,"marginals":%b}' % (orjson.dumps(self.model.about_one_shot(evidence)), marginals)
 
-    def refined(self, asked: Query, stop: Stop, tell: Tell | None = None) -> dict[str, Any]:
-        """By exact inference or sampling, until ``stop``."""
+    def refined(self, asked: schemas.QueryBody, stop: Stop, tell: Tell | None = None) -> dict[str, Any]:
+        """By exact inference, or by sampling until ``stop``."""
 
         def progress(samples: int, seconds: float) -> None:
-            if stop.is_set():
-                raise StoppedError
+            _go_on(stop)
             if tell is not None:
                 tell(samples, seconds)
 
-        if stop.is_set():
-            raise StoppedError
+        _go_on(stop)
         if asked.method == "exact":
             try:
                 found = exact(self.net, asked.evidence, asked.targets, memory=EXACT_MEMORY)
@@ -118,21 +116,26 @@ class Served:
         else:
             options = {name: getattr(asked, name) for name in ("samples", "seconds", "target_error", "seed")}
             found: Posterior = answer(self.net, self.model, asked.evidence, asked.targets, "auto", progress=progress, **options)
-        return {"model": self.name} | _finite(found.to_dict())
+        return {"model": self.name} | found.to_dict()
 
-    def questions(
-        self, evidence: Mapping[str, object], targets: Sequence[str], candidates: Sequence[str] | None, costs: Mapping[str, float]
-    ) -> Any:
+    def questions(self, asked: schemas.QuestionsBody, stop: Stop) -> Any:
         if self.model is not None:
-            return self.model.next_questions(evidence, targets, candidates, costs)
-        self._small(evidence)
-        return next_questions(self.net, evidence, targets, candidates, costs)
+            return self.model.next_questions(asked.evidence, asked.targets, asked.candidates, asked.costs)
+        self._small(asked.evidence)
+        asking = Asking.make(self.net, asked.evidence, asked.targets, asked.candidates, asked.costs, range(len(self.net)))
+        return asking.without_model(asked.evidence, 0, self._exactly(stop))
 
-    def explained(self, evidence: Mapping[str, object], target: str, state: str | None) -> Any:
+    def explained(self, asked: schemas.ExplainBody, stop: Stop) -> Any:
         if self.model is not None:
-            return self.model.explain(evidence, target, state)
-        self._small(evidence)
-        return explain(self.net, evidence, target, state, memory=query.EXACT_MEMORY)
+            return self.model.explain(asked.evidence, asked.target, asked.state)
+        self._small(asked.evidence)
+        table = influence(self.net, self._exactly(stop), asked.evidence, asked.target, asked.state)
+        table.attrs |= {"method": "exact", "std_error": 0.0}
+        return table
+
+    def _exactly(self, stop: Stop) -> Answers:
+        """One exact answer after the other, until ``stop``."""
+        return exact_answers(self.net, query.EXACT_MEMORY, lambda: _go_on(stop))
 
     def _quick(self, evidence: Mapping[str, object]) -> bool:
         """Whether exact inference is."""
@@ -144,12 +147,10 @@ class Served:
             raise UsageError(f"exact inference in {self.name!r} takes too long for this; it needs a trained model")
 
 
+def _go_on(stop: Stop) -> None:
+    if stop.is_set():
+        raise StoppedError
+
+
 def timed(began: float) -> float:
     return round(time.perf_counter() - began, 6)
-
-
-def _finite(value: Any) -> Any:
-    """JSON knows no NaN: where no sample was compatible there is no number."""
-    if isinstance(value, dict):
-        return {k: _finite(v) for k, v in value.items()}
-    return None if isinstance(value, float) and not math.isfinite(value) else value
