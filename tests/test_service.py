@@ -245,10 +245,21 @@ def test_a_network_without_a_model_says_what_it_can(client):
     assert "without a trained model" in client.post("/v1/models/asia/batch", {"evidence": [{}]}).error
 
 
-def test_without_a_model_questions_that_take_long_are_declined(client, monkeypatch):
+def test_without_a_model_questions_are_answered_by_samples_where_exact_takes_long(client, monkeypatch):
+    given = {"evidence": {"dysp": "yes"}}
+    exactly, right = (
+        client.post(f"/v1/models/asia/{what}", given | {target: ["lung"] if target == "targets" else "lung"}).json
+        for what, target in (("questions", "targets"), ("explain", "target"))
+    )
+    assert (exactly["method"], right["method"]) == ("exact", "exact")
     monkeypatch.setattr(query, "EXACT_ENTRIES", 0)
-    for what, more in (("questions", {"targets": ["lung"]}), ("explain", {"target": "lung"})):
-        assert "needs a trained model" in client.post(f"/v1/models/asia/{what}", {"evidence": {"dysp": "yes"}} | more).error
+    asked = client.post("/v1/models/asia/questions", given | {"targets": ["lung"]}).json
+    assert asked["method"] == "lookahead"
+    gains = {row["variable"]: row["gain"] for row in exactly["questions"]}
+    assert all(abs(row["gain"] - gains[row["variable"]]) < 5 * row["gain_error"] + 1e-4 for row in asked["questions"])
+    explained = client.post("/v1/models/asia/explain", given | {"target": "lung", "state": right["state"]}).json
+    assert explained["method"] == "lookahead"
+    assert abs(explained["probability"] - right["probability"]) < 5 * explained["std_error"]
 
 
 def test_what_is_not_there(client):

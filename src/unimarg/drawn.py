@@ -6,7 +6,7 @@ x_c = k, by weight. Sets that lack a finding are asked one by one.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -18,6 +18,7 @@ from unimarg.diagnostics import kish, scaled
 from unimarg.errors import ImpossibleEvidenceError, SamplingError
 from unimarg.evidence import Evidence
 from unimarg.importance import ENOUGH, chunk_size, first_sample, side_by_side
+from unimarg.many import go_on
 from unimarg.network import Floats, Network
 from unimarg.posterior import Posterior
 from unimarg.query import Asked, Options
@@ -69,7 +70,7 @@ def _fit(states: np.ndarray, findings: Mapping[int, int]) -> np.ndarray:
     return out
 
 
-def draw(net: Network, evidence: Mapping[str, object] | None, seed: int) -> tuple[Drawn, str]:
+def draw(net: Network, evidence: Mapping[str, object] | None, seed: int, before_each: Callable[[], None] = go_on) -> tuple[Drawn, str]:
     """Samples of all variables by the proposal that ``auto`` finds, and its name; more of them where they are worth little."""
     asked = Asked(net, None, evidence, None, Options(seed=seed), every=True, nets=False)  # parts of them are samples too
     method, estimator, _ = asked.proposal("auto")
@@ -82,6 +83,7 @@ def draw(net: Network, evidence: Mapping[str, object] | None, seed: int) -> tupl
 
     count, most = SAMPLES, max(MOST_STATES // len(net), SAMPLES)
     while True:
+        before_each()
         with ThreadPoolExecutor(side_by_side()) as pool:
             parts += pool.map(chunk, range(len(parts) * size, count, size))
         states, log_w = (np.concatenate(part, axis=-1)[..., :count] for part in zip(*parts, strict=True))
@@ -97,8 +99,8 @@ def draw(net: Network, evidence: Mapping[str, object] | None, seed: int) -> tupl
 class OneByOne:
     """``many.Answers`` by ``auto``, set after set; keeps their standard errors and what was used."""
 
-    def __init__(self, net: Network, seed: int):
-        self.net, self.seed = net, seed
+    def __init__(self, net: Network, seed: int, before_each: Callable[[], None] = go_on):
+        self.net, self.seed, self.before_each = net, seed, before_each
         self.errors: list[Floats] = []  # of each set, [states of the nodes]; of an impossible one 0
         self.methods = set[str]()
 
@@ -107,6 +109,7 @@ class OneByOne:
         contradiction = np.full(len(evidence), -1)
         for row, e in enumerate(evidence):
             self.errors.append(np.zeros(out.shape[1]))
+            self.before_each()
             try:
                 found = self._one(e, nodes)
                 out[row], self.errors[-1] = np.concatenate(found.probabilities), np.concatenate(found.std_errors)

@@ -8,7 +8,7 @@ Two findings that say the same each look weak: without one, the other still says
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -16,7 +16,7 @@ import numpy as np
 from unimarg.errors import ImpossibleEvidenceError, UsageError
 from unimarg.evidence import Evidence, parse_evidence, state_index
 from unimarg.formats.interop import AnyNetwork, as_network
-from unimarg.many import Answers, exact_answers
+from unimarg.many import Answers, exact_answers, go_on
 from unimarg.network import Floats, Network
 
 if TYPE_CHECKING:
@@ -45,14 +45,26 @@ def explain(
     >>> explain(net, {"wet": "yes"}, "rain").round(4).to_dict("records")
     [{'variable': 'wet', 'finding': 'yes', 'without': 0.2, 'shift': 0.4721, 'log_odds': 2.1041}]
     """
+    net = as_network(net)
+    if memory is None:
+        return influence_by_auto(net, evidence, target, state, seed)
+    table = influence(net, exact_answers(net, memory), evidence, target, state)
+    table.attrs |= {"method": "exact", "std_error": 0.0}
+    return table
+
+
+def influence_by_auto(
+    net: Network,
+    evidence: Mapping[str, object] | None,
+    target: str,
+    state: str | None,
+    seed: int,
+    before_each: Callable[[], None] = go_on,
+) -> pd.DataFrame:
+    """``explain`` by the method that ``auto`` finds for each set."""
     from unimarg.drawn import OneByOne
 
-    net = as_network(net)
-    if memory is not None:
-        table = influence(net, exact_answers(net, memory), evidence, target, state)
-        table.attrs |= {"method": "exact", "std_error": 0.0}
-        return table
-    answers = OneByOne(net, seed)
+    answers = OneByOne(net, seed, before_each)
     table = influence(net, answers, evidence, target, state)
     table.attrs |= {"method": ", ".join(sorted(answers.methods)), "std_error": float(np.max(answers.errors))}
     return table

@@ -15,8 +15,12 @@ from unimarg.network import Floats, Network
 Answers = Callable[[Sequence[Evidence], Sequence[int]], tuple[Floats, np.ndarray]]
 
 
-def exact_answers(net: Network, memory: float = DEFAULT_MEMORY, before_each: Callable[[], None] = lambda: None) -> Answers:
-    """By exact inference, or a ``TooExpensiveError``; what is called before each set may raise to end the work."""
+def go_on() -> None:
+    """What is called before each piece of long work, unless there is something that may raise to end it."""
+
+
+def exact_answers(net: Network, memory: float = DEFAULT_MEMORY, before_each: Callable[[], None] = go_on) -> Answers:
+    """By exact inference, or a ``TooExpensiveError``."""
     check_memory(memory)
 
     def answers(evidence: Sequence[Evidence], nodes: Sequence[int]) -> tuple[Floats, np.ndarray]:

@@ -11,7 +11,7 @@ all of them and g_j that from each of J parts, (J g - mean of g_j) / (J - 1) is 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Real
 from typing import TYPE_CHECKING
@@ -20,8 +20,9 @@ import numpy as np
 
 from unimarg.errors import ImpossibleEvidenceError, SamplingError, UsageError, closest
 from unimarg.evidence import Evidence, parse_evidence
+from unimarg.exact import DEFAULT_MEMORY
 from unimarg.formats.interop import AnyNetwork, as_network
-from unimarg.many import Answers, exact_answers, split
+from unimarg.many import Answers, exact_answers, go_on, split
 from unimarg.network import Floats, Network
 
 if TYPE_CHECKING:
@@ -54,7 +55,7 @@ def next_questions(
     """
     net = as_network(net)
     asking = Asking.make(net, evidence, targets, candidates, costs, range(len(net)))
-    return asking.without_model(evidence, seed, exact_answers(net))
+    return asking.without_model(evidence, seed)
 
 
 @dataclass(frozen=True)
@@ -85,17 +86,19 @@ class Asking:
         asked = [i for i in askable if i not in wanted] if candidates is None else _nodes(net, candidates, "candidates")
         return cls(net, given, wanted, [i for i in asked if i not in given.nodes], _prices(net, costs))
 
-    def without_model(self, evidence: Mapping[str, object] | None, seed: int, exactly: Answers) -> pd.DataFrame:
+    def without_model(
+        self, evidence: Mapping[str, object] | None, seed: int, before_each: Callable[[], None] = go_on, memory: float = DEFAULT_MEMORY
+    ) -> pd.DataFrame:
         """Exactly where that is quick, else by samples."""
         from unimarg.drawn import draw, exact_is_quick
 
         sets = 1 + sum(int(self.net.cards[c]) for c in self.candidates)
         try:
-            found = None if exact_is_quick(self.net, evidence, sets) else draw(self.net, evidence, seed)
+            found = None if exact_is_quick(self.net, evidence, sets) else draw(self.net, evidence, seed, before_each)
         except SamplingError:
             found = None  # or else exact inference says why it cannot either
         if found is None:
-            return self.table(*self.judge(exactly), "exact")
+            return self.table(*self.judge(exact_answers(self.net, memory, before_each)), "exact")
         drawn, method = found
         gains, entropy = self.judge(drawn.answers)
         parts = np.stack([self.judge(drawn.part(j, PARTS).answers)[0] for j in range(PARTS)])

@@ -97,6 +97,10 @@ class Service:
         gc.freeze()  # what the compilers leave behind stays: to go through it again would make requests wait
         self.ready = True
 
+    def insight(self, served: Served) -> Workers:
+        """Who finds questions and explanations: one pass of a model, else many queries."""
+        return self.sampling if served.model is None else self.passes
+
     def find(self, name: str) -> Served:
         if name not in self.served:
             raise RefusalError(404, f"there is no model {name[:100]!r}; {closest(name[:100], self.served)}")
@@ -334,13 +338,13 @@ def _insight(app: FastAPI, service: Service) -> None:
     async def questions(model: str, asked: schemas.QuestionsBody, request: Request) -> Response:
         """What to ask next: expected information about the targets."""
         began, served = time.perf_counter(), service.find(model)
-        table = await service.passes.run(request, lambda stop: served.questions(asked, stop))
+        table = await service.insight(served).run(request, lambda stop: served.questions(asked, stop))
         best = table.head(asked.limit).to_dict("records")
-        return _json({"entropy": table.attrs["entropy"], "questions": best, "seconds": timed(began)})
+        return _json(table.attrs | {"questions": best, "seconds": timed(began)})
 
     @app.post("/v1/models/{model}/explain", response_model=schemas.ExplainAnswer, tags=["insight"], responses=NO)
     async def explain(model: str, asked: schemas.ExplainBody, request: Request) -> Response:
         """Which findings moved a target most: each left out in turn."""
         began, served = time.perf_counter(), service.find(model)
-        table = await service.passes.run(request, lambda stop: served.explained(asked, stop))
+        table = await service.insight(served).run(request, lambda stop: served.explained(asked, stop))
         return _json(table.attrs | {"findings": table.to_dict("records"), "seconds": timed(began)})

@@ -148,6 +148,7 @@ class QuestionRow(BaseModel):
 
 class Ranking(BaseModel):
     entropy: Annotated[float, Field(description="What is unknown of the targets, in nats.")]
+    method: Annotated[str, Field(description="um, exact, or the proposal whose samples were counted.")]
     questions: list[QuestionRow]
     seconds: float
 

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
 import orjson
 
 from unimarg import query
-from unimarg.errors import ImpossibleEvidenceError, TooExpensiveError, UsageError, no_state_left
+from unimarg.errors import ImpossibleEvidenceError, TooExpensiveError, no_state_left
 from unimarg.evidence import Evidence, parse_evidence
 from unimarg.exact import advised, exact
 from unimarg.inference import answer
-from unimarg.influence import influence
-from unimarg.many import Answers, exact_answers
+from unimarg.influence import influence_by_auto
 from unimarg.marginalizer import Marginalizer
 from unimarg.network import Floats, Network
 from unimarg.posterior import Posterior
@@ -121,30 +120,17 @@ class Served:
     def questions(self, asked: schemas.QuestionsBody, stop: Stop) -> Any:
         if self.model is not None:
             return self.model.next_questions(asked.evidence, asked.targets, asked.candidates, asked.costs)
-        self._small(asked.evidence)
         asking = Asking.make(self.net, asked.evidence, asked.targets, asked.candidates, asked.costs, range(len(self.net)))
-        return asking.without_model(asked.evidence, 0, self._exactly(stop))
+        return asking.without_model(asked.evidence, 0, partial(_go_on, stop), query.EXACT_MEMORY)
 
     def explained(self, asked: schemas.ExplainBody, stop: Stop) -> Any:
         if self.model is not None:
             return self.model.explain(asked.evidence, asked.target, asked.state)
-        self._small(asked.evidence)
-        table = influence(self.net, self._exactly(stop), asked.evidence, asked.target, asked.state)
-        table.attrs |= {"method": "exact", "std_error": 0.0}
-        return table
-
-    def _exactly(self, stop: Stop) -> Answers:
-        """One exact answer after the other, until ``stop``."""
-        return exact_answers(self.net, query.EXACT_MEMORY, lambda: _go_on(stop))
+        return influence_by_auto(self.net, asked.evidence, asked.target, asked.state, 0, partial(_go_on, stop))
 
     def _quick(self, evidence: Mapping[str, object]) -> bool:
         """Whether exact inference is."""
         return Asked(self.net, None, evidence, None, Options()).small(QUICK)
-
-    def _small(self, evidence: Mapping[str, object]) -> None:
-        """Without a model these take an exact answer for each question, which must be quick."""
-        if not self._quick(evidence):
-            raise UsageError(f"exact inference in {self.name!r} takes too long for this; it needs a trained model")
 
 
 def _go_on(stop: Stop) -> None:
