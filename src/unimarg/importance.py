@@ -234,8 +234,9 @@ class Estimator:
 
     @property
     def _rounding(self) -> float:
-        """Of weights, relative to them."""
-        return OF_LOGARITHMS * abs(self.total.log_evidence)
+        """Of weights, relative to them; what is summed may be more than the sum."""
+        log = abs(self.total.log_evidence)
+        return OF_LOGARITHMS * max(log, 1.0) if log else 0.0
 
     @property
     def _independent(self) -> tuple[Moments, float]:
