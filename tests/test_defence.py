@@ -76,7 +76,7 @@ def test_what_says_next_to_nothing_is_not_passed_on(told):
     )
     frame, query = frame_of(net), Query.make(net, parse_evidence(net, {"c": "yes"}), (0, 1))
     factor = lookahead_module.Factor((0, 1), seen)
-    sweep = lookahead_module._Sweep(frame, query, Draft(frame, query), None, 2)
+    sweep = lookahead_module._Sweep(frame, query, Draft(frame, query), 2)
     here, rest = sweep._split(1, factor, {1})
     assert (here.scope, rest.scope) == ((1,), (0,))
     sweep.waiting[1] = [factor]

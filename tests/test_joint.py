@@ -179,6 +179,7 @@ def test_draws_end_when_time_is_up_or_progress_says_so():
             ASIA, {"dysp": "yes"}, progress=lambda samples, _: told.append(samples) or samples > 20_000, **options
         )
     assert stopped.attrs["draws"] == told[-1] < 60_000
+    assert told == sorted(set(told))  # once for each number of samples
     assert len(stopped) == 10**6
     with pytest.warns(UserWarning, match="fewer than the 1000000 samples asked for"):
         short = um.sample_posterior(ASIA, {"dysp": "yes"}, seconds=0.05, **options)

@@ -4,6 +4,7 @@ import asyncio
 import http.client
 import json
 import os
+import pkgutil
 import re
 import signal
 import socket
@@ -164,23 +165,29 @@ def test_work_ends_when_the_client_leaves(client, endless, path):
     assert client.post("/v1/models/clinic/query", {}).status == 200
 
 
-@pytest.mark.parametrize(("what", "more"), [("questions", {"targets": ["lung"]}), ("explain", {"target": "lung"})])
-def test_a_list_of_exact_answers_ends_when_the_client_leaves(client, monkeypatch, what, more):
+@pytest.mark.parametrize(
+    ("what", "more", "answer"),
+    [
+        ("questions", {"targets": ["lung"]}, "unimarg.many.exact_marginals"),
+        ("explain", {"target": "lung"}, "unimarg.query.Asked.by"),
+    ],
+)
+def test_a_list_of_answers_ends_when_the_client_leaves(client, monkeypatch, what, more, answer):
     began, gone = [], threading.Event()
-    marginals = sys.modules["unimarg.many"].exact_marginals
+    once = pkgutil.resolve_name(answer)
 
     def slow(*given):
         began.append(given)
-        return gone.wait(30) and marginals(*given)
+        return gone.wait(30) and once(*given)
 
-    monkeypatch.setattr("unimarg.many.exact_marginals", slow)
+    monkeypatch.setattr(answer, slow)
     before = client.service.metrics.left._value.get()
     connection = open_request(client, f"/v1/models/asia/{what}", {"evidence": {"dysp": "yes", "smoke": "no"}} | more)
     wait_for(lambda: len(began) == 1)
     connection.close()
     wait_for(lambda: client.service.metrics.left._value.get() == before + 1)
     gone.set()
-    wait_for(lambda: client.service.passes.busy == 0)
+    wait_for(lambda: client.service.sampling.busy == 0)
     assert len(began) == 1  # the first of several
 
 

@@ -129,6 +129,8 @@ def test_the_history_goes_on_with_the_run(tmp_path, monkeypatch):
     assert done["seconds"] > first["seconds"] > 0
     assert [step for step, _ in done["held_out"]] == [0, CALL, 2 * CALL, STEPS]
     assert done["held_out"][:2] == first["held_out"]
+    others = train(checkpoint=shutil.copy(copy, tmp_path / "others.um"), resume=True, held_out=3).history
+    assert [step for step, _ in others["held_out"]] == [CALL, 2 * CALL, STEPS]  # errors of other sets are no part of it
     not_judged = train(checkpoint=copy, resume=True).history
     assert not_judged["held_out"] == [list(pair) for pair in first["held_out"]]
     assert not_judged["loss"] == done["loss"] != first["loss"]

@@ -128,6 +128,17 @@ def test_a_rare_cause_that_is_never_drawn_is_in_every_error():
         assert (abs(joint.probability - together.probability) < 3 * joint.std_error).all()
 
 
+def test_samples_of_no_weight_do_not_hide_what_is_missed():
+    """Half of the samples are impossible: their variance was set against what witnesses tell, and log P(e) was off by 60 errors."""
+    tables = {"a": [0.5, 0.5], "c": [1 - 6e-5, 6e-5], "e": [[[1, 0], [0, 1]], [[0.98, 0.02], [0, 1]]]}
+    net = Network([Variable(name) for name in "ace"], {"e": ["a", "c"]}, tables)
+    right = um.exact(net, {"e": "yes"})
+    for seed in range(6):
+        found = um.infer(net, {"e": "yes"}, method="prior", samples=20480, target_error=None, seed=seed)
+        assert found.status == "ok"
+        assert abs(found.log_evidence - right.log_evidence) < 4.5 * found.log_evidence_error < 0.05
+
+
 def test_where_nothing_is_missed_they_change_nothing():
     frame = frame_of(NET)
     for draft in (hybrid(frame, QUERY, beliefs(NET, 1.0), 0.3), message(frame, QUERY, np.zeros((len(NET), int(NET.cards.max()))))):

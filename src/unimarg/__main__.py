@@ -1,6 +1,6 @@
 """``python -m unimarg``: the command line."""
 
-from unimarg.cli import main
+from unimarg.cli import run
 
 if __name__ == "__main__":
-    main()
+    run()

@@ -199,7 +199,7 @@ def _are_errors(value: Any) -> bool:
     return isinstance(value, list) and all(isinstance(e, list) and len(e) == 2 and _is_count(e[0]) and _is_number(e[1]) for e in value)
 
 
-HISTORY: dict[str, Callable[[Any], bool]] = dict.fromkeys(("seed", "steps", "planned_steps", "samples"), _is_count) | {
+HISTORY: dict[str, Callable[[Any], bool]] = dict.fromkeys(("seed", "steps", "planned_steps", "samples", "held_out_sets"), _is_count) | {
     "seconds": _is_number,
     "loss": lambda value: value is None or _is_number(value),
     "held_out": _are_errors,

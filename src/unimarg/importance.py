@@ -57,7 +57,7 @@ ROUNDING = 1e-6  # of probabilities in float32, summed, relative to them
 OF_LOGARITHMS = 2.0**-23  # of log weights in float32, and of the tables' logarithms that they are sums of, relative to log P(e)
 SAMPLES_PER_WITNESS, LEAST_WITNESSES = 4, 5 << 10
 DOUBT = 2.0  # times the variance that the samples show: what witnesses tell is believed from here on, below it is mostly noise,
-CLEARLY = 1.2  # or from here on where nets and control variates leave so little of it that what is beyond is DOUBT times as much
+CLEARLY = 1.05  # or from here on where nets and control variates leave so little of it that what is beyond is DOUBT times as much
 WITNESSES = 0x517E55  # their stream of random numbers
 MISSES = "the proposal misses a part of the posterior, which samples of lookahead show: use auto or lookahead"
 
@@ -226,10 +226,12 @@ class Estimator:
             return math.inf
         square, apart = (m.weights.about(total.w / total.samples) / total.w**2 for m in (moments, total.by_sample))
         few = FEW * max(total.heaviest - 1 / total.samples, 1 / total.samples - total.lightest)
-        alike = self.may_vary and few * total.samples < ALIKE
-        unseen = 1 / total.samples if alike else 0.0  # one sample of another weight
+        alike = few * total.samples < ALIKE
+        # one sample of another weight, or what no witness came from
+        unseen = 0.0 if not self.may_vary else 1 / self.heard.samples if self.heard.samples else 1 / total.samples if alike else 0.0
         square = max(square * factor, min(apart, few**2))
-        square += float(told_beyond(self.heard.variance(total.log_evidence) / total.samples, apart, square))
+        possible = apart - total.zeros / total.samples**2  # witnesses are
+        square += float(told_beyond(self.heard.variance(total.log_evidence) / total.samples, possible, square))
         return max(math.sqrt(square), unseen, self._rounding)
 
     @property

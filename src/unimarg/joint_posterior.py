@@ -127,7 +127,7 @@ class _Stream:
             return self.asked.told(self.total.samples, drawing) or self.asked.seconds() + drawing > self.asked.limits.seconds
 
         self.extend(count, late)
-        while self.ess < ess and count < limit and not late():
+        while self.ess < ess and count < limit and self.total.samples == count:
             count = min(2 * count, limit)
             self.extend(count, late)
 

@@ -205,7 +205,7 @@ class _Run:
             state, self.before = load_state(self.path, self._model(state, 0), state)
             steps = self.before["planned_steps"]
             self.loss = self.before.get("loss")
-            if self.held_out:
+            if self.held_out and self.before.get("held_out_sets") == len(self.held_out.evidence):
                 self.held_out.measured = [(s, e) for s, e in self.before.get("held_out", ()) if s < int(state.step)]
         else:
             steps = self.limits.steps or self._calibrate(given, state)
@@ -281,7 +281,7 @@ class _Run:
         return TrainingError(f"the loss is no longer a number after step {int(state.step)}; {advice}", model)
 
     def _model(self, state: State, steps: int) -> Marginalizer:
-        history = {name: self.before[name] for name in ("held_out", "held_out_reference_error") if name in self.before}
+        history = {name: self.before[name] for name in ("held_out", "held_out_sets", "held_out_reference_error") if name in self.before}
         history |= {
             "seed": self.seed,
             "steps": int(state.step),
@@ -291,7 +291,8 @@ class _Run:
             "loss": self.loss,
         }
         if self.held_out:
-            history |= {"held_out": list(self.held_out.measured), "held_out_reference_error": self.held_out.reference_error}
+            history |= {"held_out": list(self.held_out.measured), "held_out_sets": len(self.held_out.evidence)}
+            history |= {"held_out_reference_error": self.held_out.reference_error}
         student = None if state.student is None else state.student.best
         return Marginalizer(self.net, self.recipe, state.trunk.best, self.priors, history, student)
 

@@ -90,6 +90,7 @@ class Weighted:
     centre: Floats = field(init=False)  # [nodes, card]
     largest: Floats = field(default_factory=lambda: np.zeros(0))  # log weights
     smallest: float = math.inf  # likewise
+    zeros: int = 0  # samples of no weight
 
     def __post_init__(self) -> None:
         self.centre, self.sums = np.zeros((self.nodes, self.card)), np.zeros((self.nodes, self.card, 2))
@@ -101,6 +102,7 @@ class Weighted:
         if self.samples == 0:
             self.centre = sums[..., 2]
         self.samples += count
+        self.zeros += int(np.isneginf(log_w).sum())
         scale = max(self.top, top)
         old, new = (math.exp(t - scale) if t > -math.inf else 0.0 for t in (self.top, top))
         moved = sums[..., :2] + np.stack([(sums[..., 2] - self.centre) * w, np.zeros_like(self.centre)], axis=-1)
@@ -166,7 +168,7 @@ class Witnesses(Weighted):
         super().add(top, w, spreads, sums, (log_v + own) / 2, count)
 
     def variance(self, log_p: float) -> float:
-        """Of w / P over all that the proposal may draw: E[(w / P - 1)^2 P / w | e], a mean of terms of which none is negative."""
+        """Of w / P over what the proposal may draw and the evidence allows: E[(w / P - 1)^2 P / w | e], of which no term is negative."""
         if self.w2 <= 0 or log_p == -math.inf:
             return 0.0
         product, once, ratio = np.exp(np.minimum(self.logs - log_p * np.array([2, 1, 0]), 600.0)).tolist()

@@ -154,6 +154,8 @@ class ParquetSource:
                     yield self._batch(table.slice(0, rows), done / total)
             if any(map(len, waiting)):
                 yield self._batch(self._arrow.Table.from_batches(waiting), 1.0)
+        except UnicodeDecodeError:
+            raise FormatError(f"has a cell that is {NOT_UTF8}", self.path) from None
         except (self._arrow.ArrowException, OSError) as e:
             raise FormatError(f"cannot be read on: {e}", self.path) from None
 

@@ -13,7 +13,7 @@ import sys
 import threading
 import warnings
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import Annotated
 
@@ -23,11 +23,28 @@ from unimarg.cli import ask, inspect, judge, query, sample, score, serve, train 
 from unimarg.cli.common import app
 from unimarg.errors import UnimargError
 
+INTERRUPTED = 130  # exit code
 A_WHILE = 0.7  # seconds after which Ctrl-C is seen not to have ended a command
 
 
+def run() -> None:
+    """The entry point of ``unimarg``: where Ctrl-C ended the command the process ends too, whatever is compiled beside.
+
+    Python would wait for that, and crash.
+    """
+    try:
+        main()
+    except SystemExit as e:
+        if e.code == INTERRUPTED:
+            with suppress(OSError):
+                sys.stdout.flush()
+                sys.stderr.flush()
+            os._exit(INTERRUPTED)
+        raise
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
-    """The entry point of ``unimarg``."""
+    """The command line within a process."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # a name that the terminal cannot show is no reason to fail
