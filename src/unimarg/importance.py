@@ -226,9 +226,8 @@ class Estimator:
             return math.inf
         square, apart = (m.weights.about(total.w / total.samples) / total.w**2 for m in (moments, total.by_sample))
         few = FEW * max(total.heaviest - 1 / total.samples, 1 / total.samples - total.lightest)
-        alike = few * total.samples < ALIKE
-        # one sample of another weight, or what no witness came from
-        unseen = 0.0 if not self.may_vary else 1 / self.heard.samples if self.heard.samples else 1 / total.samples if alike else 0.0
+        alike = self.may_vary and few * total.samples < ALIKE
+        unseen = 1 / (self.heard.samples or total.samples) if alike else 0.0  # of another weight one sample, or what no witness came from
         square = max(square * factor, min(apart, few**2))
         possible = apart - total.zeros / total.samples**2  # witnesses are
         square += float(told_beyond(self.heard.variance(total.log_evidence) / total.samples, possible, square))
