@@ -112,7 +112,7 @@ def test_where_a_run_stops_does_not_depend_on_the_chunks(target):
     for chunk in (1 << 12, 3000, 1 << 14):
         estimator = Estimator(frame_of(ASIA), query, given)
         estimator.run(Limits(1 << 20, target_error=target), 5, chunk)
-        assert estimator.largest_error() <= target
+        assert estimator.estimates.largest_error() <= target
         counts.add(estimator.total.samples)
     assert len(counts) == 1
 
@@ -286,7 +286,7 @@ def test_a_state_in_no_sample_may_have_been_missed_by_a_few_heavy_ones(weights):
     w = drawn.get(weights, np.exp(np.random.default_rng(0).exponential(0.9, 20_000)))  # Pareto weights of shape 0.9
     w = w / w.max()
     estimator.total.add(0.0, w.sum(), spreads_of(w), np.zeros((len(ASIA), 2, SUMS)), np.log(w), len(w))
-    mean, error = estimator.moments()
+    mean, error = estimator.estimates.moments()
     assert mean[ASIA.index["lung"], 0] == 0
     assert error[ASIA.index["lung"], 0] == pytest.approx(2 * np.sort(w)[-10:].mean() / w.sum())
 
@@ -301,7 +301,7 @@ def test_intervals_of_a_rare_state_cover_although_few_samples_show_it():
         estimator = Estimator(frame, query, given, sampler(frame, given, control=False))  # its own samples alone
         estimator.run(Limits(samples=10240), seed)
         assert estimator.ess * exact * (1 - exact) > 10
-        mean, error = estimator.moments()
+        mean, error = estimator.estimates.moments()
         z.append((mean[0, 2] - exact) / error[0, 2])
     assert np.mean(np.abs(z) < 1.96) > 0.93
     assert np.abs(z).max() < 4.5

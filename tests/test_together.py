@@ -57,7 +57,7 @@ def test_sums_are_those_of_each_alone(net):
         assert found.total.samples == alone.total.samples == limits.samples
         assert found.total.log_evidence == pytest.approx(alone.total.log_evidence, abs=1e-5)
         assert found.ess == pytest.approx(alone.ess, rel=1e-4)
-        for a, b in zip(found.moments(), alone.moments(), strict=True):
+        for a, b in zip(found.estimates.moments(), alone.estimates.moments(), strict=True):
             np.testing.assert_allclose(a, b, atol=1e-6)
 
 

@@ -42,7 +42,7 @@ def beliefs(net: um.Network, misses: float) -> np.ndarray:
 
 def estimator(frame: Frame, draft, heard: bool = True) -> Estimator:
     given = draft.finish()
-    return Estimator(frame, QUERY, given, sampler(frame, given), 0, witness(frame, QUERY, weighed_by_walk(frame, given)) if heard else None)
+    return Estimator(frame, QUERY, given, sampler(frame, given), witness(frame, QUERY, weighed_by_walk(frame, given)) if heard else None)
 
 
 @pytest.mark.parametrize("structure", [True, False])
@@ -73,7 +73,7 @@ def test_a_target_error_that_is_out_of_reach_says_why():
     net = Network([Variable("a"), Variable("b")], {"b": ["a"]}, {"a": [0.999, 0.001], "b": [[0.5, 0.5], [0.4, 0.6]]})
     frame, query = frame_of(net), Query.make(net, Evidence({1: 1}, {}), (0, 1), every=True)
     given = independent(frame, query, np.array([[1 - 1e-6, 1e-6], [0.5, 0.5]]), structure=False).finish()
-    made = Estimator(frame, query, given, None, 0, witness(frame, query, weighed_by_walk(frame, given)))
+    made = Estimator(frame, query, given, None, witness(frame, query, weighed_by_walk(frame, given)))
     made.run(Limits(SAMPLES), 1)
     found = made.posterior("independent", Limits(), 0.0)
     assert (found.status, found.message) == ("ok", "")
@@ -88,7 +88,7 @@ def test_a_target_error_that_is_out_of_reach_says_why():
 def test_witnesses_tell_the_variance_that_enumeration_gives():
     frame = frame_of(NET)
     given = independent(frame, QUERY, beliefs(NET, 0.02)).finish()
-    made = Estimator(frame, QUERY, given, None, 0, witness(frame, QUERY, weighed_by_walk(frame, given)))
+    made = Estimator(frame, QUERY, given, None, witness(frame, QUERY, weighed_by_walk(frame, given)))
     made.run(Limits(SAMPLES), 5)
     states = all_states(NET, EVIDENCE)
     log_p = NET.log_probability(states) + np.log(QUERY.likelihood[np.arange(len(NET)), states]).sum(axis=1)
@@ -98,18 +98,18 @@ def test_witnesses_tell_the_variance_that_enumeration_gives():
     log_w = np.asarray(weighed_by_walk(frame, given)(jnp.asarray(states.T, frame.shape.dtype))[0], np.float64)
     posterior, ratio = np.exp(log_p - log_z), np.exp(log_w - log_z)
     # of a mean over m witnesses
-    error = math.sqrt((posterior @ ratio**2) / made.heard.samples)
-    told = made.heard.w2 * made._scale * made.total.samples * math.exp(2 * (made.total.log_evidence - log_z))
+    error = math.sqrt((posterior @ ratio**2) / made.estimates.heard.samples)
+    told = made.estimates.heard.w2 * made.estimates.scale * made.total.samples * math.exp(2 * (made.total.log_evidence - log_z))
     assert abs(told - posterior @ ratio) < 4.5 * error
     k = NET.cards[0] - 1
     f = states[:, 0] == k
     variance = posterior @ (ratio * (f - posterior @ f) ** 2) / made.total.samples
-    mean = np.zeros_like(made.heard.centre)
+    mean = np.zeros_like(made.estimates.heard.centre)
     mean[0, k] = posterior @ f
-    found = made._told_of(mean)[0, k] * math.exp(2 * (made.total.log_evidence - log_z))
+    found = made.estimates.told_of(mean)[0, k] * math.exp(2 * (made.total.log_evidence - log_z))
     assert found == pytest.approx(variance, rel=4.5 * error / (posterior @ ratio) + 0.05)
     of_evidence = posterior @ ratio - 1
-    assert made.heard.variance(log_z) == pytest.approx(of_evidence, rel=4.5 * error / of_evidence)
+    assert made.estimates.heard.variance(log_z) == pytest.approx(of_evidence, rel=4.5 * error / of_evidence)
 
 
 def test_a_rare_cause_that_is_never_drawn_is_in_every_error():
@@ -145,7 +145,7 @@ def test_where_nothing_is_missed_they_change_nothing():
         one, other = (estimator(frame, draft, heard) for heard in (False, True))
         for made in (one, other):
             made.run(Limits(SAMPLES), 1)
-        assert other.heard.samples == SAMPLES // 4
+        assert other.estimates.heard.samples == SAMPLES // 4
         assert other.ess == one.ess > ENOUGH
         p, q = one.posterior("", Limits(), 0.0), other.posterior("", Limits(), 0.0)
         common = np.concatenate(p.probabilities) > 0.01
@@ -183,7 +183,7 @@ def test_a_state_that_cannot_be_drawn_at_all():
         log_w, origin = weighed_by_walk(frame, given)(states)
         return jnp.where(states[0] == NET.cards[0] - 1, jnp.inf, log_w), origin
 
-    made = Estimator(frame, QUERY, given, None, 0, witness(frame, QUERY, weigh))
+    made = Estimator(frame, QUERY, given, None, witness(frame, QUERY, weigh))
     made.run(Limits(CHUNK))
     found = made.posterior("independent", Limits(), 0.0)
     assert found.status == "failed"
@@ -197,8 +197,8 @@ def test_the_same_answer_for_any_chunk_and_no_more_witnesses_than_are_due():
     for chunk in (CHUNK, 3000, 1 << 13):
         made = Asked(ASIA, model, ILL, None, Options(structure=False)).estimator("independent")
         made.run(Limits(1 << 15), 5, chunk)
-        assert made.heard.samples == 1 << 13
-        found.append((made.ess, made.moments()[1]))
+        assert made.estimates.heard.samples == 1 << 13
+        found.append((made.ess, made.estimates.moments()[1]))
     for ess, errors in found[1:]:
         assert ess == pytest.approx(found[0][0], rel=1e-4)
         np.testing.assert_allclose(errors, found[0][1], rtol=1e-3)
@@ -209,7 +209,7 @@ def test_out_of_time_some_are_heard_all_the_same():
     made = Asked(ASIA, model, ILL, None, Options()).estimator("message")
     made.run(Limits(1 << 30, seconds=0.0), 5)
     assert made.total.samples < 1 << 20
-    assert made.heard.samples >= CHUNK
+    assert made.estimates.heard.samples >= CHUNK
 
 
 def test_every_proposal_but_those_of_lookahead_is_checked():
@@ -242,7 +242,7 @@ def test_a_query_of_few_targets_is_weighed_rightly():
         for structure in (True, False):
             made = Asked(ASIA, model, ILL, ["lung"], Options(structure=structure)).estimator(method)
             made.run(Limits(1 << 15), 1)
-            assert 1 / (made.heard.w2 * made._scale) == pytest.approx(made.total.ess, rel=0.2)
+            assert 1 / (made.estimates.heard.w2 * made.estimates.scale) == pytest.approx(made.total.ess, rel=0.2)
             found = made.posterior(method, Limits(), 0.0)
             assert abs(found["lung"]["yes"] - exact["lung"]["yes"]) < 4.5 * found.error("lung")["yes"]
 

@@ -16,8 +16,9 @@ from unimarg import query
 from unimarg.counter import key_from_seed
 from unimarg.diagnostics import kish, scaled
 from unimarg.errors import ImpossibleEvidenceError, SamplingError
+from unimarg.estimates import ENOUGH
 from unimarg.evidence import Evidence
-from unimarg.importance import ENOUGH, chunk_size, first_sample, side_by_side
+from unimarg.importance import chunk_size, first_sample, side_by_side
 from unimarg.many import go_on
 from unimarg.network import Floats, Network
 from unimarg.posterior import Posterior

@@ -6,22 +6,21 @@ import itertools
 import math
 import time
 from collections.abc import Mapping, Sequence
-from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
 
+from unimarg.conditionals import Conditionals, Query
 from unimarg.diagnostics import scaled
 from unimarg.errors import ImpossibleEvidenceError, TooExpensiveError, UsageError
 from unimarg.exact import exact
 from unimarg.formats.interop import AnyNetwork, as_network
-from unimarg.importance import Estimator
 from unimarg.nets import NET
 from unimarg.network import Floats, Network
 from unimarg.query import EXACT_MEMORY, Asked, Options, check
 from unimarg.walk import Origin
-from unimarg.weighted import Weighted, Witnesses, spreads_of
+from unimarg.weighted import spreads_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -72,10 +71,10 @@ def joint_table(net: Network, model: Marginalizer | None, evidence: Any, names: 
         if found is not None:
             return found
     name, estimator, tried = asked.proposal(method)
-    counting = Combinations(estimator, cards)
+    counting = estimator.counting(Combinations(asked.query, cards))
     asked.run(counting)
     status, message = counting.status(asked.limits)
-    mean, error = counting.moments()
+    mean, error = counting.estimates.moments()
     total = counting.total
     facts = {
         "method": name,
@@ -85,7 +84,7 @@ def joint_table(net: Network, model: Marginalizer | None, evidence: Any, names: 
         "k_hat": total.k_hat,
         "samples": total.samples,
         "log_evidence": total.log_evidence,
-        "log_evidence_error": counting.log_evidence_error,
+        "log_evidence_error": counting.estimates.log_evidence_error,
     }
     return _table(asked, names, mean[0], error[0], facts)
 
@@ -137,15 +136,19 @@ def _table(asked: Asked, names: Sequence[str], p: Floats, error: Floats, facts: 
     return frame
 
 
-class Combinations(Estimator):
-    """Counts the combinations of the query's targets in place of the states of each."""
+class Combinations:
+    """Counts of the combinations of the query's targets, ``[1, combinations]``."""
 
-    def __init__(self, proposal: Estimator, cards: Sequence[int]):
-        super().__init__(proposal.frame, proposal.query, proposal.given, proposal.draw, witness=proposal.witness, nets=proposal.nets)
-        self.cards = cards
-        self.total, self.heard = (kind(1, math.prod(cards)) for kind in (Weighted, Witnesses))
+    def __init__(self, query: Query, cards: Sequence[int]):
+        self.query, self.cards = query, cards
+        possible = np.ones(cards, dtype=bool)  # the evidence rules others out
+        for axis, t in enumerate(query.targets):
+            allowed = query.likelihood[t, : cards[axis]] > 0
+            possible &= allowed.reshape([-1 if a == axis else 1 for a in range(len(cards))])
+        self.open, self.even = possible.reshape(1, -1), list[int]()
+        self.spread = self.open.astype(float)
 
-    def _sums(self, states: jax.Array, log_w: jax.Array, origin: Origin | None, count: int) -> Any:
+    def sums(self, given: Conditionals, states: jax.Array, log_w: jax.Array, origin: Origin | None, count: int) -> Any:
         codes = np.ravel_multi_index(tuple(np.asarray(states)[t, :count].astype(np.int64) for t in self.query.targets), self.cards)
         weight = np.asarray(log_w, dtype=np.float64)[:count]
         top, w = scaled(weight)
@@ -158,18 +161,5 @@ class Combinations(Estimator):
         sums = [once, zero, zero, twice, twice, *[zero] * 4, square, along, *[zero] * 3]
         return top, w.sum(), spreads_of(w), np.stack(sums, axis=-1)[None]
 
-    @cached_property
-    def _open(self) -> np.ndarray:
-        """Combinations that the evidence rules out are known to be impossible."""
-        possible = np.ones(self.cards, dtype=bool)
-        for axis, t in enumerate(self.query.targets):
-            allowed = self.query.likelihood[t, : self.cards[axis]] > 0
-            possible &= allowed.reshape([-1 if a == axis else 1 for a in range(len(self.cards))])
-        return possible.reshape(1, -1)
-
-    @cached_property
-    def _spread(self) -> Floats:
-        return self._open.astype(float)
-
-    def largest_error(self) -> float:
-        return float(self.moments()[1].max()) if self.total.w > 0 else math.inf
+    def largest(self, error: Floats) -> float:
+        return float(error.max())

@@ -20,8 +20,9 @@ import numpy as np
 from unimarg.counter import key_from_seed
 from unimarg.diagnostics import scaled
 from unimarg.errors import SamplingError, UsageError, whole_number
+from unimarg.estimates import ENOUGH
 from unimarg.formats.interop import AnyNetwork, as_network
-from unimarg.importance import DEFAULT_SAMPLES, ENOUGH, MISSES, Drawn, Estimator, chunk_size, first_sample, side_by_side
+from unimarg.importance import DEFAULT_SAMPLES, MISSES, Drawn, Estimator, chunk_size, first_sample, side_by_side
 from unimarg.network import Floats, Ints, Network
 from unimarg.query import DRAW_NONE, Asked, Options, check, is_default
 from unimarg.sums import SUMS
@@ -94,7 +95,7 @@ class _Stream:
     def __init__(self, estimator: Estimator, asked: Asked):
         self.estimator, self.asked, self.seed = estimator, asked, asked.options.seed
         self.size = chunk_size(estimator.frame)
-        self.total = estimator.total = Weighted(0, 0)  # of the weights alone, so that no moments can be asked for
+        self.total = estimator.estimates.total = Weighted(0, 0)  # of the weights alone, so that no moments can be asked for
         self.log_w: list[np.ndarray] = []
 
     def _chunk(self, number: int) -> Drawn:

@@ -262,7 +262,7 @@ class Asked:
         if method == "adaptive":
             draft = lookahead(frame, query)
             given, self.spent = adapt(draft, options.seed, self.limits.seconds - self.seconds())
-            return Estimator(frame, query, given, self._sampler(given), self.spent, ranges=self._ranges(draft), nets=self.nets)
+            return Estimator(frame, query, given, self._sampler(given), ranges=self._ranges(draft), nets=self.nets)
         if method == "sequential":
             from unimarg.proposals.sequential import sequential
 
@@ -276,7 +276,7 @@ class Asked:
         if method != "lookahead" and (method != "prior" or query.below.any()):  # without findings below the prior is the posterior
             drawn = replace(query, every=query.every or not options.structure)
             witnesses = witness(frame, drawn, weighed_by_walk(frame, given, options.structure))
-        return Estimator(frame, query, given, self._sampler(given), self.spent, witnesses, self._ranges(draft), self.nets)
+        return Estimator(frame, query, given, self._sampler(given), witnesses, self._ranges(draft), self.nets)
 
     def _sampler(self, given: Conditionals) -> Draw:
         return sampler(self.frame, given, self.options.structure, self.nets)

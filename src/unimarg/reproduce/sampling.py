@@ -123,7 +123,8 @@ def _draw(
     options = Options(structure=proposal.structure, beta=proposal.beta, seed=seed)
     began, rows = time.perf_counter(), []
     try:
-        estimator = Asked(net, model, given(net, evidence), None, options, nets=False).estimator(proposal.method)
+        asked = Asked(net, model, given(net, evidence), None, options, nets=False)
+        estimator = asked.estimator(proposal.method)
         estimator.witness = None  # what independent samples themselves show, as in the paper
         draw, size = estimator.draw, chunk_size(estimator.frame)
         first = _first_chunk(draw)
@@ -133,7 +134,7 @@ def _draw(
             seconds = time.perf_counter() - began
             post = estimator.posterior(proposal.method, Limits(n), seconds)
             figures = compare(post, truth, evidence, net) | {"ess": post.ess}
-            rows.append({name: figures[name] for name in FIGURES} | {"spent": estimator.spent, "seconds": seconds, "message": post.message})
+            rows.append({name: figures[name] for name in FIGURES} | {"spent": asked.spent, "seconds": seconds, "message": post.message})
     except UnimargError as e:  # shown, and no reason to stop
         empty = dict.fromkeys((*FIGURES, "seconds"), np.nan) | {"spent": 0, "message": " ".join(str(e).split())}
         rows += [empty] * (len(points) - len(rows))
