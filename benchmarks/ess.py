@@ -51,13 +51,14 @@ def measure(
         given = {net.names[i]: net.variables[i].states[k] for i, k in enumerate(row) if k >= 0}
         size = min(chunk_size(frame_of(net)), samples)
         begin = time.perf_counter()
-        drawer = Asked(net, model, given, None, Options(structure=structure, beta=beta, seed=number)).estimator(method)
+        asked = Asked(net, model, given, None, Options(structure=structure, beta=beta, seed=number))
+        drawer = asked.estimator(method)
         pieces = [np.asarray(drawer.draw(key_from_seed(number), first_sample(first), size)[1]) for first in range(0, samples, size)]
         seconds = time.perf_counter() - begin
         log_w = np.concatenate(pieces).astype(np.float64)
         w = np.exp(log_w - log_w.max()) if log_w.max() > -np.inf else np.zeros(1)
         ess = w.sum() ** 2 / max((w * w).sum(), 1e-300)
-        spent = len(log_w) + drawer.spent
+        spent = len(log_w) + asked.spent
         out.append(np.array([ess / spent, k_hat(log_w, len(log_w)), seconds, ess / seconds]))
     return out
 

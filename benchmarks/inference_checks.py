@@ -26,8 +26,8 @@ import numpy as np
 import unimarg as um
 from unimarg import Network, Posterior, query
 from unimarg.errors import TooExpensiveError
+from unimarg.estimates import ROUNDING
 from unimarg.evaluation import evidence_sets
-from unimarg.importance import ROUNDING
 from unimarg.query import WITH_MODEL, WITHOUT_MODEL
 
 FAMILIES = ("random", "uniform", "leaves")

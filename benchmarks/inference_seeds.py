@@ -21,7 +21,7 @@ from scipy.stats import kstest
 
 import unimarg as um
 from unimarg import Posterior
-from unimarg.importance import ROUNDING
+from unimarg.estimates import ROUNDING
 
 COLUMNS = ["network", "set", "method", "structure", "not_ok", "marginal", "probability", "mean_z", "sd_z", "ks_p"]
 COLUMNS += ["marginals", "narrow", "wide", "covered_95"]

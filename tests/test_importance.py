@@ -13,9 +13,10 @@ from unimarg import Network, Posterior, Variable
 from unimarg.conditionals import BY_FORMULA, BY_ROW, Query
 from unimarg.counter import key_from_seed
 from unimarg.diagnostics import k_hat, tail_size
+from unimarg.estimates import ENOUGH
 from unimarg.evidence import parse_evidence
 from unimarg.frame import frame_of
-from unimarg.importance import CHUNK, ENOUGH, FIRST_CHECK, Estimator, Limits, first_sample, sampler
+from unimarg.importance import CHUNK, FIRST_CHECK, Estimator, Limits, first_sample, sampler
 from unimarg.nets import NET
 from unimarg.proposals.lookahead import lookahead
 from unimarg.proposals.prior import prior

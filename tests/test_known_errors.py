@@ -10,9 +10,10 @@ from networks import random_network
 from unimarg import Network, NoisyOr, Variable
 from unimarg.conditionals import Query
 from unimarg.counter import key_from_seed
+from unimarg.estimates import ROUNDING, UNSEEN
 from unimarg.evidence import parse_evidence
 from unimarg.frame import frame_of
-from unimarg.importance import ROUNDING, UNSEEN, first_sample
+from unimarg.importance import first_sample
 from unimarg.proposals.adaptive import adapt
 from unimarg.proposals.lookahead import lookahead
 from unimarg.walk import walk

@@ -12,9 +12,10 @@ from networks import all_states, as_given, enumerate_all, random_network
 from unimarg import Network, Variable
 from unimarg.conditionals import Query
 from unimarg.counter import key_from_seed
+from unimarg.estimates import ENOUGH
 from unimarg.evidence import Evidence
 from unimarg.frame import Frame, frame_of
-from unimarg.importance import CHUNK, ENOUGH, HOPELESS, MISSES, Draw, Estimator, Limits, Weigh, first_sample, sampler
+from unimarg.importance import CHUNK, HOPELESS, MISSES, Draw, Estimator, Limits, Weigh, first_sample, sampler
 from unimarg.proposals.hybrid import hybrid, hybrid_by_callable
 from unimarg.proposals.independent import independent
 from unimarg.proposals.message import message
