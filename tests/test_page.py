@@ -208,6 +208,17 @@ def test_the_first_answer_comes_within_a_tenth_of_a_second(opened):
     assert min(times) < 100
 
 
+def test_an_answer_to_the_case_before_is_not_shown_as_trusted(opened, client):
+    page = settled(opened())
+    held = []
+    page.route("**/stream", lambda route: held.append(route))
+    set_by_search(page, "fever", "high")
+    assert page.inner_text("#trust") == "asking\nthe bars are still those of the case before"
+    wait_for(lambda: page.title() and held)  # asking the page lets the route come in
+    held[0].continue_()
+    assert agrees(settled(page), client, {"fever": "high"})
+
+
 def test_a_question_is_answered_by_one_click(opened, client):
     page = settled(opened("#clinic?fever=high"))
     page.wait_for_selector("#questions li")

@@ -36,6 +36,7 @@ async function ask() {
   running?.abort();
   running = new AbortController();
   const { signal } = running, body = { evidence: Object.fromEntries(evidence), method: "auto" };
+  drawTrust({ stage: "asked" });
   askQuestions(signal);
   explainChosen(signal);
   const began = performance.now();
@@ -130,6 +131,10 @@ function drawTrust(line) {
     badge.textContent = "no answer";
     badge.dataset.status = "failed";
     parts.push(sentence(line.error));
+  } else if (line.stage === "asked") {
+    badge.textContent = "asking";
+    badge.dataset.status = "busy";
+    if (answer) parts.push("the bars are still those of the case before");
   } else if (line.stage === "progress") {
     badge.textContent = "refining";
     badge.dataset.status = "busy";
