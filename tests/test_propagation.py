@@ -1,6 +1,7 @@
 """Belief propagation: exact on trees, whatever the mechanism; evidence that is uncertain; sums by target."""
 
 import itertools
+import time
 
 import jax
 import jax.numpy as jnp
@@ -52,6 +53,15 @@ def beliefs(net, states, rounds, likelihoods=None):
     ragged, found = logits(net, states, rounds, likelihoods)
     parts = [np.exp(p).reshape(len(states), -1) for p in ragged.log_softmax(found["marginal"])]
     return np.concatenate(parts, axis=1)[:, states_order(ragged)]
+
+
+def test_ten_thousand_nodes_are_soon_prepared():
+    """In half a second; a list for every node at every arc had taken many minutes."""
+    net = um.medical(500, 2500, 7000, seed=7)
+    begin = time.process_time()
+    propagation = Propagation(net, 8)
+    assert time.process_time() - begin < 10
+    assert sum(len(a.child) for n in propagation.noisy for a in n.arcs) == sum(isinstance(m, um.NoisyMax) for m in net.mechanisms)
 
 
 @pytest.mark.parametrize("seed", range(2))

@@ -180,12 +180,13 @@ class Propagation:
         if not nodes:
             return None
         leak = np.zeros((len(nodes), width - 1), np.float32)
-        parents: dict[int, list[list[int]]] = {}  # by their width, for each node: which of its parents
+        # by their width, for each node: which of its parents
+        parents: dict[int, list[list[int]]] = {int(w): [[] for _ in nodes] for w in self.counts}
         for at, (_, m) in enumerate(nodes):
             log_leak = m.log_cdfs[0]
             leak[at, : m.card - 1] = np.maximum(log_leak[:-1], NEVER)
             for j, k in enumerate(m.parent_cards):
-                parents.setdefault(power_of_two(k), [[] for _ in nodes])[at].append(j)
+                parents[power_of_two(k)][at].append(j)
         arcs = []
         for w, each in sorted(parents.items()):
             degree = np.array([len(js) for js in each])
