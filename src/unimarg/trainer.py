@@ -237,7 +237,7 @@ class _Run:
         """The state at the end, and whether that was the planned one."""
         begin = saved = judged = time.perf_counter()
         first = int(state.step)
-        good = state  # where the loss is known to be a number
+        good = self._model(state, steps)  # where the loss is known to be a number
         try:
             while int(state.step) < steps:
                 after, losses = run_steps(self.plan, given, state)
@@ -245,8 +245,10 @@ class _Run:
                 if not math.isfinite(loss):
                     # the state the call began with is good only if its own losses are numbers: of the first turn, which has the student's
                     first_turn = float(losses[: self.plan.together].sum())
-                    raise self._diverged(state if math.isfinite(first_turn) else good, steps)
-                good, state, self.loss, now = state, after, loss, time.perf_counter()
+                    raise self._diverged(self._model(state, steps) if math.isfinite(first_turn) else good)
+                good = self._model(state, steps)
+                state, self.loss, now = after, loss, time.perf_counter()
+                del after  # a large state: there are three while the next is made
                 if now - judged > HELD_OUT_SECONDS or int(state.step) >= steps:
                     self._judge(state)
                     judged = time.perf_counter()
@@ -268,17 +270,16 @@ class _Run:
         if self.held_out:
             self.held_out.measure(self._model(state, 0))
 
-    def _diverged(self, state: State, steps: int) -> TrainingError:
-        model = self._model(state, steps)
+    def _diverged(self, model: Marginalizer) -> TrainingError:
         where = ""
         if self.path:
             try:
-                save_model(model, self.path, state)
-                where = f"; the last good weights are in {self.path}, which is to be removed before another run"
+                save_model(model, self.path)
+                where = f"; the last good weights are in {self.path}"
             except FormatError as e:  # the error carries them
                 where = f"; the last good weights were not saved: {e}"
         advice = f"try a smaller learning_rate (--option){where}"
-        return TrainingError(f"the loss is no longer a number after step {int(state.step)}; {advice}", model)
+        return TrainingError(f"the loss is no longer a number after step {model.history['steps']}; {advice}", model)
 
     def _model(self, state: State, steps: int) -> Marginalizer:
         history = {name: self.before[name] for name in ("held_out", "held_out_sets", "held_out_reference_error") if name in self.before}

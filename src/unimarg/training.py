@@ -27,6 +27,9 @@ from unimarg.student import Student
 from unimarg.trunk import Trunk, halved
 
 
+ROWS_AS_FLOATS = 1024  # of the matrix of descendants
+
+
 class Learner(NamedTuple):
     """Weights that are being learned: a trunk's or a student's."""
 
@@ -99,7 +102,9 @@ def run_steps(plan: Plan, given: Given, state: State) -> tuple[State, jax.Array]
         gradient = jax.tree.map(lambda g: g.astype(jnp.float32), gradient)
         trunk = learn(plan.recipe, given, state.step + i, trunk, gradient)
         seen = None if state.student is None else jax.tree.map(lambda a: a[: plan.student_rows], made)
-        return taken(i < count, (trunk, halved(trunk.weights) if plan.half else None), carried), (value, seen)
+        if not plan.half:  # every turn is taken
+            return (trunk, None), (value, seen)
+        return taken(i < count, (trunk, halved(trunk.weights)), carried), (value, seen)
 
     def turn(n: jax.Array, carried: tuple[Learner, Learner | None, jax.Array, Any]) -> tuple[Learner, Learner | None, jax.Array, Any]:
         """Some steps of the trunk, one of the student from what they saw, and of the averages."""
@@ -193,7 +198,9 @@ def student_loss(student: Student, plan: Plan, given: Given, view: View, states:
     log_q = student_log_q(student, plan, view, states)
     counted = ~certain
     if given.descendants is not None:
-        above = jnp.dot(given.descendants.astype(jnp.float32), known.astype(jnp.float32)) > 0
+        observed = known.astype(jnp.float32)
+        # in blocks: as floats, the whole would be 400 MB for 10,000 nodes
+        above = lax.map(lambda below: jnp.dot(below.astype(jnp.float32), observed) > 0, given.descendants, batch_size=ROWS_AS_FLOATS)
         counted &= above | known  # a virtual finding counts as an observed child
     drawn = (states[:, None] == jnp.arange(log_q.shape[1], dtype=states.dtype)[:, None]) & counted[:, None]
     return -jnp.where(drawn, log_q, 0).sum() / jnp.maximum(counted.sum(), 1)
