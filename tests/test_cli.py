@@ -33,9 +33,11 @@ def test_info(capsys):
     assert (facts["variables"], facts["arcs"], facts["parameters"], facts["most_parents"], facts["levels"]) == (8, 8, 18, 2, 4)
     code, out, _ = run(capsys, "info", "alarm", "--variables")
     assert code == 0
-    assert re.search(r"^HISTORY +TRUE, FALSE *$", out, flags=re.M)
-    states = json.loads(run(capsys, "info", "alarm", "--variables", "--json")[1])["states"]
-    assert states == {v.name: list(v.states) for v in um.example("alarm").variables}
+    assert re.search(r"^LVFAILURE +TRUE, FALSE *$", out, flags=re.M)
+    assert re.search(r"^HISTORY +TRUE, FALSE +from LVFAILURE *$", out, flags=re.M)
+    listed = json.loads(run(capsys, "info", "alarm", "--variables", "--json")[1])
+    assert listed["states"] == {v.name: list(v.states) for v in um.example("alarm").variables}
+    assert (listed["parents"]["LVFAILURE"], listed["parents"]["HISTORY"]) == ([], ["LVFAILURE"])
     code, out, _ = run(capsys, "info", "clinic")
     assert code == 0
     assert "1,269" in out
@@ -136,7 +138,7 @@ def test_sample_to_standard_output_by_index(capfdbinary):
         (["convert", "asia", "out.txt"], "unknown suffix '.txt'"),
         (["query", "asia", "-e", "dysp=maybe"], "'dysp' has no state 'maybe'"),
         (["query", "asia", "-e", "disp=yes"], "did you mean 'dysp'"),
-        (["query", "asia", "-e", "dysp"], "given as NAME=STATE"),
+        (["query", "asia", "-e", "dysp"], "given as -e NAME=STATE"),
         (["query", "asia", "-e", "dysp=yes:a,no:1"], "state:number"),
         (["query", "asia", "-t", "lungs"], "did you mean 'lung'"),
         (["query", "asia", "--method", "exat"], "did you mean 'exact'"),

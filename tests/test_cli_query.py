@@ -298,6 +298,44 @@ def test_json_of_an_answer_that_failed_has_no_undefined_numbers(capsys, tmp_path
     assert (code, answer["status"], answer["combinations"][0]["probability"]) == (1, "failed", None)
 
 
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("-e", "dysp=yes:0.8"), "names one state alone, which would be certain: write dysp=yes, or name the others too"),
+        (("-e", "dysp=yes,smoke=no"), "give -e for each"),
+        (("-t", "lung,tub"), "give the option for each"),
+    ],
+)
+def test_what_reads_like_one_thing_and_is_another(capsys, words, message):
+    code, _, err = run(capsys, "query", "asia", *words)
+    assert (code, message in err) == (2, True)
+
+
+def test_a_state_by_number_is_told(capsys):
+    code, out, err = run(capsys, "query", "asia", "-e", "dysp=1", "-e", "smoke=yes", "-t", "lung", "--json")
+    assert (code, err) == (0, "unimarg: note: states by number, from 0: dysp=1 is 'no'\n")
+    assert json.loads(out)["evidence"] == {"dysp": "no", "smoke": "yes"}
+
+
+def test_a_file_is_found_without_its_ending(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    um.save(ASIA, "pump.bif")
+    assert "did you mean 'pump.bif'?" in run(capsys, "query", "pump")[2]
+
+
+def test_a_network_is_not_written_over_itself(capsys, tmp_path):
+    um.save(ASIA, path := tmp_path / "pump.bif")
+    before = path.read_bytes()
+    assert "is the file to read: write another one" in run(capsys, "convert", str(path), str(tmp_path / "." / "pump.bif"))[2]
+    assert path.read_bytes() == before
+
+
+def test_one_pass_tells_of_uncertain_findings(model_file):
+    model = um.load_model(model_file)
+    assert "uncertain findings" in model.query({"dysp": {"yes": 0.9, "no": 0.2}}, method="um").message
+    assert "uncertain" not in model.query({"dysp": "yes", "smoke": {"yes": 0.5, "no": 0.5}}, method="um").message
+
+
 def test_a_state_given_twice(capsys):
     code, _, err = run(capsys, "query", "asia", "-e", "dysp=yes:1,yes:0.5")
     assert code == 2

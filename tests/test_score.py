@@ -414,9 +414,11 @@ def test_command_line(tmp_path, capsys, monkeypatch):
     table(tmp_path, BAD)
     code, out, err = run(capsys, "score", "asia.um", "rows.csv", "-o", "out.parquet", "-t", "lung", "--errors", "bad.csv")
     assert (code, err) == (0, "")
-    assert out.startswith("out.parquet: 5 rows, 3 bad ones in bad.csv, ")
+    assert out.startswith("out.parquet: 5 rows, 3 of them bad, see bad.csv, ")
     code, out, _ = run(capsys, "score", "asia", "rows.csv", "-o", "exact.csv", "-t", "lung", "--method", "exact", "--errors", "bad.csv")
-    assert (code, out.startswith("exact.csv: 5 rows, 3 bad ones in bad.csv, ")) == (0, True)
+    assert (code, out.startswith("exact.csv: 5 rows, 3 of them bad, see bad.csv, ")) == (0, True)
+    (tmp_path / "all.csv").write_text("dysp\nmaybe\n")
+    assert run(capsys, "score", "asia", "all.csv", "-o", "none.csv", "--errors", "bad.csv")[0] == 1
     for arguments, message in [
         (("asia", "rows.csv", "--method", "um"), "unimarg train asia"),
         (("asia", "rows.csv"), "line 3: 'dysp' has no state 'maybe'"),

@@ -169,7 +169,8 @@ def _load(path: str | PathLike[str]) -> tuple[Marginalizer, Mapping[str, np.ndar
     except FormatError:
         raise
     except (SafetensorError, UnimargError, KeyError, TypeError, ValueError, IndexError, AttributeError, OverflowError, RecursionError) as e:
-        raise FormatError(f"is not a unimarg model, or a damaged one: {_short(e)}", path) from e
+        other = "" if path_of(path).lower().endswith(".um") else " (a network is read by unimarg.load)"
+        raise FormatError(f"is not a unimarg model{other}, or a damaged one: {_short(e)}", path) from e
     if tuple(map(len, priors)) != tuple(net.cards) or not all((p > 0).all() and abs(p.sum() - 1) < 1e-6 for p in priors):
         raise FormatError("the priors do not fit the network", path)
     return Marginalizer(net, made, trunk, priors, _checked_history(about.get("history"), path), student), tensors

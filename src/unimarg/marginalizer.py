@@ -166,7 +166,14 @@ class Marginalizer:
     def about_one_shot(self, evidence: Evidence) -> str:
         """What an answer by one forward pass says of itself."""
         unseen = [i for i in evidence.telling if not self.observable[i]]
-        return "one forward pass, without an error of its own" + (f"; not to be trusted: {self._never_shown(unseen)}" if unseen else "")
+        told = ["one forward pass, without an error of its own"]
+        told += [f"not to be trusted: {self._never_shown(unseen)}"] if unseen else []
+        if any(i in evidence.virtual for i in evidence.telling):
+            share = f"{self.recipe.virtual:.0%} of the findings" if self.recipe.virtual else "none of the findings"
+            told.append(
+                f"uncertain findings may move it too far or too little, {share} in training were: method 'auto' has an error for them"
+            )
+        return "; ".join(told)
 
     def _never_shown(self, nodes: Iterable[int]) -> str:
         names = [repr(self.net.names[i]) for i in sorted(nodes)]

@@ -297,11 +297,16 @@ def _checked_mechanism(variable: Variable, parents: list[Variable], given: Mecha
     mechanism = given if isinstance(given, Table | NoisyMax) else Table(given)
     expected = (*(p.card for p in parents), variable.card)
     if (*mechanism.parent_cards, mechanism.card) != expected:
-        raise NetworkError(
-            f"the probabilities of {variable.name!r} have shape {[*mechanism.parent_cards, mechanism.card]}; "
-            f"its parents ({', '.join(p.name for p in parents) or 'none'}) and states need {list(expected)}",
-            variable.name,
-        )
+        named = ", ".join(p.name for p in parents) or "none"
+        told = f"the probabilities of {variable.name!r} have shape {[*mechanism.parent_cards, mechanism.card]}; "
+        told += f"its parents ({named}) and states need {list(expected)}"
+        if isinstance(mechanism, NoisyMax) and mechanism.card != variable.card:
+            told = (
+                f"{variable.name!r} has {variable.card} states and its leak {mechanism.card}; NoisyOr is for two, NoisyMax for any number"
+            )
+        elif isinstance(mechanism, NoisyMax) and len(mechanism.contributions) != len(parents):
+            told = f"{variable.name!r} has {len(mechanism.contributions)} contributions, and needs one for each parent ({named})"
+        raise NetworkError(told, variable.name)
     if isinstance(mechanism, Table):
         checked = _checked_rows(mechanism.probabilities, variable, parents)
         return mechanism if checked is mechanism.probabilities else Table(checked)

@@ -41,7 +41,7 @@ def console() -> Console:
     return Console(highlight=False, width=None if sys.stdout.isatty() else 10_000)
 
 
-def columns(rows: Iterable[tuple[str, str]]) -> Grid:
+def columns(rows: Iterable[tuple[str, ...]]) -> Grid:
     """A name and what there is to say of it, line by line."""
     grid = Grid.grid(padding=(0, 2))
     for row in rows:

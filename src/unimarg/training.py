@@ -26,7 +26,6 @@ from unimarg.ragged import Parts, Ragged, by_node, by_state
 from unimarg.student import Student
 from unimarg.trunk import Trunk, halved
 
-
 ROWS_AS_FLOATS = 1024  # of the matrix of descendants
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import glob
 import json
 import math
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -34,7 +36,7 @@ EvidenceOption = Annotated[
         "--evidence",
         metavar="NAME=STATE",
         help="A finding: a state, or its number from 0 where no state is called a number; "
-        "or a likelihood: NAME=yes:0.9,no:0.2 (0 if left out). Repeatable.",
+        "or a likelihood: NAME=yes:0.9,no:0.2 (two states or more, 0 for others). Repeatable.",
     ),
 ]
 TargetOption = Annotated[
@@ -63,7 +65,8 @@ def network_of(source: str) -> Network:
     if source and Path(source).is_dir():
         raise UsageError(f"{source} is a folder, not a network file")
     if not source or not (Path(source).suffix or Path(source).exists()):
-        raise UsageError(f"there is neither a file nor an example {source!r}; {closest(source, example_names())}")
+        there = [p.name for p in sorted(Path().glob(f"{glob.escape(source)}.*"))] if source else []
+        raise UsageError(f"there is neither a file nor an example {source!r}; {closest(source, [*there, *example_names()])}")
     model = model_of(source)
     return load(source) if model is None else model.net
 
@@ -86,7 +89,9 @@ def variables_of(net: Network, given: Iterable[str]) -> list[str]:
     out: list[str] = []
     for name in given:
         if name not in net.index and name not in groups:
-            raise UsageError(f"there is neither a variable nor a group {name!r}; {closest(name, [*net.names, *groups])}")
+            several = all(part in net.index or part in groups for part in name.split(","))
+            advice = "give the option for each" if several else closest(name, [*net.names, *groups])
+            raise UsageError(f"there is neither a variable nor a group {name!r}; {advice}")
         out += [name] if name in net.index else groups[name]
     return list(dict.fromkeys(out))
 
@@ -95,12 +100,17 @@ def findings_of(net: Network, case: Path | None, evidence: Sequence[str]) -> dic
     """What the case file and the options say; two different findings on one variable are a mistake."""
     from unimarg.evidence import parse_evidence
 
-    given = _case(net, case)
-    for name, value in (_finding(net, text) for text in evidence):
+    given, by_number = _case(net, case), []
+    for text in evidence:
+        name, value = _finding(net, text)
+        if isinstance(value, str) and not text.endswith(f"={value}"):
+            by_number.append(f"{text} is {value!r}")
         before = given.setdefault(name, value)
         states = [parse_evidence(net, {name: v}).hard for v in (before, value)]  # a case may have a state's number
         if before != value and not states[0] == states[1] != {}:
             raise EvidenceError(f"two findings on {name!r}: {given[name]!r} and {value!r}")
+    if by_number:
+        warnings.warn(f"states by number, from 0: {', '.join(by_number)}", stacklevel=2)
     return given
 
 
@@ -128,12 +138,14 @@ def _finding(net: Network, text: str) -> tuple[str, Any]:
     """NAME=STATE or NAME=state:likelihood,...; a name or a label may hold '=', ':' or ',' itself."""
     cuts = [i for i, c in enumerate(text) if c == "="]
     if not cuts:
-        raise EvidenceError(f"evidence is given as NAME=STATE, not {text!r}")
+        raise EvidenceError(f"evidence is given as -e NAME=STATE, not {text!r}")
     cut = next((i for i in cuts if text[:i] in net.index), cuts[0])
     name, value = text[:cut], text[cut + 1 :]
     if name in net.index and value in net.variables[net.index[name]].states:
         return name, value
     if ":" not in value:
+        if any(part.partition("=")[0] in net.index for part in value.split(",")[1:]):
+            raise EvidenceError(f"{text!r} holds several findings: give -e for each, as in -e NAME=STATE -e NAME=STATE")
         return name, state_named(net, name, value)
     likelihood: dict[str, float] = {}
     for part in value.split(","):
@@ -144,6 +156,9 @@ def _finding(net: Network, text: str) -> tuple[str, Any]:
             likelihood[state] = float(number)
         except ValueError:
             raise EvidenceError(f"the likelihood of {name!r} is given as state:number,state:number, not {value!r}") from None
+    if len(likelihood) == 1:
+        (state,) = likelihood
+        raise EvidenceError(f"{text!r} names one state alone, which would be certain: write {name}={state}, or name the others too")
     return name, likelihood
 
 

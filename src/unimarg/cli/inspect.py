@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from unimarg.cli.common import JsonOption, ModelArgument, NetworkArgument, app, network_of, source_of
+from unimarg.errors import UsageError
 
 if TYPE_CHECKING:
     from unimarg.marginalizer import Marginalizer
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 @app.command()
 def info(
     network: ModelArgument,
-    variables: Annotated[bool, typer.Option("--variables", help="List the variables too, with their states.")] = False,
+    variables: Annotated[bool, typer.Option("--variables", help="List the variables too, with their states and parents.")] = False,
     plot: Annotated[Path | None, typer.Option("--plot", help="Draw the graph too: .png, .svg or .pdf.")] = None,
     around: Annotated[str | None, typer.Option(help="Draw only what is near this variable.")] = None,
     distance: Annotated[int, typer.Option(help="How many arcs are near.")] = 1,
@@ -38,15 +39,17 @@ def info(
         check_path(plot)
         save(network_figure(net, around, distance), plot)
     facts = network_facts(net) | ({} if model is None else model_facts(model))
-    states = {v.name: list(v.states) for v in net.variables} if variables else {}
+    states = {v.name: list(v.states) for v in net.variables}
+    parents = {v.name: [net.names[p] for p in pa] for v, pa in zip(net.variables, net.parents, strict=True)}
     if as_json:
-        return print(json.dumps(facts | ({"states": states} if variables else {}), indent=2))
+        return print(json.dumps(facts | ({"states": states, "parents": parents} if variables else {}), indent=2))
     from unimarg import terminal
 
     shown = {name: value for name, value in facts.items() if name != "recipe" and value not in ({}, [])}
     terminal.console().print(terminal.columns((name.replace("_", " "), _fact(value)) for name, value in shown.items()))
     if variables:
-        terminal.console().print("", terminal.columns((name, ", ".join(labels)) for name, labels in states.items()), sep="\n")
+        listed = ((name, ", ".join(labels), f"from {', '.join(parents[name])}" if parents[name] else "") for name, labels in states.items())
+        terminal.console().print("", terminal.columns(listed), sep="\n")
     return None
 
 
@@ -128,6 +131,8 @@ def convert(
     from unimarg.formats import save, uai
 
     net = network_of(source)
+    if target.exists() and Path(source).exists() and target.samefile(source):
+        raise UsageError(f"{target} is the file to read: write another one")
     save(net, target)
     if target.name.lower().removesuffix(".gz").endswith(".uai") and uai.has_names(net):
         told = "UAI has no names: variables become x0, x1, ... in the order of 'unimarg info --variables', and states 0, 1, ..."

@@ -7,11 +7,14 @@ import json
 import signal
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from unimarg.cli.common import JsonOption, ModelArgument, TargetOption, app, source_of, variables_of
+
+if TYPE_CHECKING:
+    from unimarg.bulk.scoring import Scored
 
 
 @app.command()
@@ -35,6 +38,8 @@ def score(
 ) -> None:
     """Posteriors of every row of a table, of any size. After Ctrl-C, or a kill, the same command goes on where it stopped.
 
+    Exit code 1 where every row is bad.
+
     Examples: unimarg score alarm.um rows.csv -o posteriors.parquet -t HYPOVOLEMIA --errors bad.csv
     unimarg score alarm rows.csv -o posteriors.csv
     """
@@ -51,7 +56,14 @@ def score(
         print("unimarg: interrupted; the same command goes on from here", file=sys.stderr)
         sys.exit(130)
     if as_json:
-        return print(json.dumps({"file": str(output), **dataclasses.asdict(done)}, indent=2))
+        print(json.dumps({"file": str(output), **dataclasses.asdict(done)}, indent=2))
+    else:
+        _tell(done, output, errors)
+    if done.bad and done.bad == done.rows:
+        raise typer.Exit(1)
+
+
+def _tell(done: Scored, output: Path, errors: Path | None) -> None:
     resumed = f", {done.resumed:,} of them before" if done.resumed else ""
-    bad = f", {done.bad:,} bad ones in {errors}" if done.bad else ""
-    return print(f"{output}: {done.rows:,} rows{resumed}{bad}, {done.seconds:.1f} s")
+    bad = f", {done.bad:,} of them bad, see {errors}" if done.bad else ""
+    print(f"{output}: {done.rows:,} rows{resumed}{bad}, {done.seconds:.1f} s")
