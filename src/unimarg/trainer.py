@@ -44,6 +44,7 @@ PRIOR_SAMPLES = 1 << 20
 CHECKPOINT_SECONDS = 60.0
 TEACHER_ENTRIES, TEACHER_ENTRIES_ACCELERATED = 1 << 14, 1 << 20  # exact labels cost about as much as the network then
 HELD_OUT_SECONDS = 5.0
+CALIBRATION_SECONDS, CALIBRATION_SHARE = 3.0, 0.05  # the longest trial, and the largest part of a budget that it takes
 CALL_BYTES, CALL_SHARE = 1 << 28, 1 / 8  # of a call's evidence and labels: bytes on a CPU, share of the memory of another device
 CALL_SECONDS = 0.5  # what a call should take: short enough for progress and Ctrl-C
 
@@ -220,16 +221,18 @@ class _Run:
         return model
 
     def _calibrate(self, given: Given, state: State) -> int:
-        """How many steps fit into the time that is left: by three calls of the program, once it is compiled."""
+        """How many steps fit into the time that is left: by calls of the program, once it is compiled and warm."""
         assert self.limits.seconds is not None
         jax.block_until_ready(run_steps(self.plan, given, state))  # compiles, and takes no step of a run of none
         given = given._replace(steps=jnp.int32(MAX_STEPS))
-        calls = []
-        for _ in range(3):
+        calls: list[float] = []
+        trial = min(CALIBRATION_SECONDS, CALIBRATION_SHARE * self.limits.seconds)
+        while len(calls) < 3 or sum(calls) < trial:
             begin = time.perf_counter()
             jax.block_until_ready(run_steps(self.plan, given, state))
             calls.append(time.perf_counter() - begin)
-        a_call = sorted(calls)[1]
+        warm = calls[len(calls) // 2 :]  # the first ones after a compilation take up to twice as long
+        a_call = sum(warm) / len(warm)
         left = self.limits.seconds - (time.perf_counter() - self.start)
         return min(MAX_STEPS, self.plan.steps_per_call * max(1, int(0.97 * left / a_call)))
 
