@@ -303,6 +303,7 @@ def test_json_of_an_answer_that_failed_has_no_undefined_numbers(capsys, tmp_path
     [
         (("-e", "dysp=yes:0.8"), "names one state alone, which would be certain: write dysp=yes, or name the others too"),
         (("-e", "dysp=yes,smoke=no"), "give -e for each"),
+        (("-e", "dysp=yes", "smoke=no"), "give -e for each"),
         (("-t", "lung,tub"), "give the option for each"),
     ],
 )

@@ -31,7 +31,7 @@ class Posterior(Mapping[str, dict[str, float]]):
     variables: tuple[Variable, ...]
     probabilities: tuple[Floats, ...]  # one [card] for each variable
     std_errors: tuple[Floats, ...]  # likewise
-    log_evidence: float
+    log_evidence: float  # of uncertain findings: of their mean likelihood, which may be above 1
     log_evidence_error: float
     ess: float
     k_hat: float

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+import typer.core
 
 from unimarg.errors import EvidenceError, UsageError, closest
 
@@ -19,8 +20,25 @@ if TYPE_CHECKING:
     from unimarg.network import Network
 
 
+class _Verbs(typer.core.TyperGroup):
+    """``-e a=x b=y`` reads like two findings: the second one is then told where it belongs."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except Exception as e:
+            message = getattr(e, "message", "")
+            if "unexpected extra argument" in message and "=" in message:
+                e.message = f"{message.rstrip('.')}; give -e for each finding, as in -e NAME=STATE -e NAME=STATE"  # pyright: ignore[reportAttributeAccessIssue]
+            raise
+
+
 app = typer.Typer(
-    no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, context_settings={"help_option_names": ["-h", "--help"]}
+    cls=_Verbs,
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
 )
 
 NetworkArgument = Annotated[

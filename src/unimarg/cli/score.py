@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 @app.command()
 def score(
     network: ModelArgument,
-    rows: Annotated[Path, typer.Argument(help="The table: .csv, .csv.gz or .parquet; an empty cell is unobserved.")],
+    rows: Annotated[Path, typer.Argument(help="The table: .csv, .csv.gz or .parquet; a cell names a state, or is empty if unobserved.")],
     output: Annotated[Path, typer.Option("-o", "--output", help="The file to write: .csv, .csv.gz or .parquet.")],
     target: TargetOption = None,
     method: Annotated[
