@@ -113,3 +113,17 @@ def test_what_is_large_for_something_rare_is_passed_on():
     assert not lookahead_module._varies(1 + 1e-4, 1.05)
     assert lookahead_module._varies(1 + 1e-2, 1.05)
     assert lookahead_module._varies(1 + 1e-4, 1.5)
+
+
+def test_a_large_noisy_max_is_drawn_before_others_that_explain_the_same():
+    """By then its causes are known: drawn last, it was expected to explain by others what its causes left to it one time in thousands."""
+    roots = [f"r{i}" for i in range(16)]
+    parents = {"c": roots, "d": ["r0"], "s": ["c", "d"], "t": ["c", "d"]}
+    mechanisms = {r: [0.998, 0.002] for r in roots} | {"c": um.NoisyOr(1e-6, [0.9] * 16), "d": [[0.995, 0.005], [0.5, 0.5]]}
+    mechanisms |= {"s": um.NoisyOr(1e-4, [0.9, 0.9]), "t": um.NoisyOr(1e-4, [0.8, 0.1])}
+    net = um.Network([um.Variable(n) for n in (*roots, *parents)], parents, mechanisms)
+    frame, evidence = frame_of(net), {"s": "yes", "t": "yes"}
+    assert [net.names[i] for i in np.flatnonzero(frame.large)] == ["c"]
+    assert frame.when[net.index["c"]] < frame.when[net.index["d"]]
+    _, weights = um.sample_posterior(net, evidence, 20480, method="lookahead", weighted=True)
+    assert np.max(weights) * len(weights) < 6

@@ -262,7 +262,10 @@ def _by_formula(m: Mechanism) -> bool:
 
 
 def drawing_order(net: Network, large: np.ndarray) -> Ints:
-    """Parents first; among such orders one whose reverse, as an order of elimination, joins few variables at a time."""
+    """Parents first; among such orders one whose reverse, as an order of elimination, joins few variables at a time.
+
+    A large noisy-max with children comes as early as can be: those before it hear only on average what it may explain.
+    """
     logs = np.log2(net.cards.astype(float))
     waiting = [len(c) for c in net.children]
     neighbours: list[set[int]] = [set() for _ in range(len(net))]  # of a node's factors among those left
@@ -274,13 +277,18 @@ def drawing_order(net: Network, large: np.ndarray) -> Ints:
     for i, pa in enumerate(net.parents):
         if not large[i]:
             join({i, *pa})
-    queue = [(sum(logs[v] for v in neighbours[i]), i) for i, w in enumerate(waiting) if w == 0]
+
+    def size_of(i: int) -> tuple[bool, float]:
+        """Whether i is to be eliminated last, and the logarithm of the size of its table."""
+        return bool(large[i] and net.children[i]), sum(logs[v] for v in neighbours[i])
+
+    queue = [(size_of(i), i) for i, w in enumerate(waiting) if w == 0]
     heapq.heapify(queue)
     order: list[int] = []
     gone = np.zeros(len(net), dtype=bool)
     while queue:
         size, i = heapq.heappop(queue)
-        now = sum(logs[v] for v in neighbours[i])
+        now = size_of(i)
         if gone[i] or (now > size and queue and now > queue[0][0]):
             if not gone[i]:
                 heapq.heappush(queue, (now, i))
@@ -295,5 +303,5 @@ def drawing_order(net: Network, large: np.ndarray) -> Ints:
         for p in net.parents[i]:
             waiting[p] -= 1
             if waiting[p] == 0:
-                heapq.heappush(queue, (sum(logs[v] for v in neighbours[p]), p))
+                heapq.heappush(queue, (size_of(p), p))
     return np.array(order[::-1], dtype=np.int64)
