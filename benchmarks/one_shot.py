@@ -4,7 +4,7 @@
 
 Prints a line of CSV for each evidence family: mean absolute error, mean over sets of the largest error, worst set.
 References are an .npz with arrays ``<network>.<family>.evidence`` and ``.truth``; without one truth comes from
-the batched exact inference of ``unimarg.teacher`` (float32, checked against enumeration in the tests) where the cliques are small
+the batched exact inference of ``unimarg.clique_tree`` (float32, checked against enumeration in the tests) where the cliques are small
 enough. Nothing but JAX is needed then.
 """
 

@@ -78,7 +78,7 @@ def test_references_where_numbers_are_labels(monkeypatch):
     net = um.Network(
         [um.Variable("level", ("1", "2", "3")), um.Variable("ill")], {"ill": ["level"]}, {"level": [0.2, 0.3, 0.5], "ill": table}
     )
-    monkeypatch.setattr("unimarg.evaluation.make_teacher", lambda *_: None)  # one by one
+    monkeypatch.setattr("unimarg.evaluation.clique_tree", lambda *_: None)  # one by one
     truth, _ = references(net, np.array([[0, -1], [1, -1], [2, -1]]))
     np.testing.assert_allclose(truth, np.hstack([np.eye(3), table]), atol=1e-12)
 

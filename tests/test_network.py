@@ -6,9 +6,9 @@ import pytest
 
 from networks import all_states, random_network
 from unimarg import Network, NoisyMax, NoisyOr, Table, Variable, exact, infer, load, save, to_pyagrum
+from unimarg.clique_tree import clique_tree
 from unimarg.errors import FormatError, NetworkError, UsageError
 from unimarg.examples import example
-from unimarg.teacher import make_teacher
 
 
 def chain(**mechanisms) -> Network:
@@ -117,7 +117,7 @@ def test_more_parents_of_a_single_state_than_a_table_can_have(tmp_path):
     for method in ("exact", "lookahead", "prior"):
         found = infer(net, {"s": "yes"}, ["c0"], method)
         assert abs(found["c0"]["yes"] - p) <= 4 * found.error("c0")["yes"] + 1e-12
-    assert make_teacher(net, 1 << 20) is None
+    assert clique_tree(net, 1 << 20) is None
     with pytest.raises(NetworkError, match="70 parents would need a table with an axis for each; the limit is 63 parents"):
         net.mechanisms[-1].expand()
     with pytest.raises(NetworkError, match=r"'s' cannot be given to pyAgrum: .* 63 parents"):

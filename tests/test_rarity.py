@@ -10,6 +10,7 @@ import pytest
 import unimarg as um
 from networks import random_network
 from unimarg.batches import Given, Plan, batches
+from unimarg.clique_tree import clique_tree
 from unimarg.counter import key_from_seed
 from unimarg.encoding import one_hot
 from unimarg.layout import compile_network
@@ -19,7 +20,6 @@ from unimarg.presets import recipe
 from unimarg.propagation import Propagation
 from unimarg.ragged import Ragged
 from unimarg.rarity import rarer
-from unimarg.teacher import make_teacher
 from unimarg.trainer import estimate_priors
 
 ASIA = um.example("asia")
@@ -69,7 +69,7 @@ def setting(net, **options):
     made = recipe(net, "default", UniformRate(), student=0, batch=64, rare=1.0, **options)
     compiled, ragged = compile_network(net), Ragged(tuple(net.cards.tolist()))
     propagation = Propagation(net, made.rounds) if made.rounds else None
-    teacher = make_teacher(net, 1 << 14) if made.labels == "exact" else None
+    teacher = clique_tree(net, 1 << 14) if made.labels == "exact" else None
     plan = Plan(compiled.layout, ragged, made, ROWS // 64, False, teacher, propagation)
     priors = prior_slots(estimate_priors(net, 0), ragged)
     return plan, Given(compiled.arrays, key_from_seed(3), *priors, jnp.int32(1))

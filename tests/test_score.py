@@ -304,7 +304,7 @@ def test_a_run_goes_on_where_it_stopped(tmp_path, monkeypatch, suffix):
 
 
 def test_a_run_of_a_network_goes_on_with_that_network_only(tmp_path, monkeypatch):
-    monkeypatch.setattr(module, "ONE_BY_ONE", 4)
+    monkeypatch.setattr(module, "MOST", 4)
     frame(10).to_csv(tmp_path / "rows.csv", index=False)
 
     def stop(rows: int, share: float) -> None:
@@ -328,7 +328,7 @@ def test_a_run_of_a_network_goes_on_with_that_network_only(tmp_path, monkeypatch
 
 def test_a_run_of_a_model_goes_on_with_that_model_only(tmp_path, monkeypatch):
     """Its student and its network's tables count too, since auto and exact answer by them."""
-    monkeypatch.setattr(module, "ONE_BY_ONE", 4)
+    monkeypatch.setattr(module, "MOST", 4)
     frame(10).to_csv(tmp_path / "rows.csv", index=False)
     model = random_model(ASIA, preset="default", hidden=(4,), student=2)
     parents = {v.name: [ASIA.names[p] for p in pa] for v, pa in zip(ASIA.variables, ASIA.parents, strict=True)}

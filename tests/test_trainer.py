@@ -337,7 +337,7 @@ def test_held_out_sets_out_of_reach_of_exact_inference_have_sampled_references(m
     def too_expensive(*_, **__):
         raise um.TooExpensiveError("no", 1e30)
 
-    monkeypatch.setattr("unimarg.evaluation.make_teacher", lambda *_: None)
+    monkeypatch.setattr("unimarg.evaluation.clique_tree", lambda *_: None)
     evidence = evaluation.evidence_sets(ASIA, "random", 4, 3)
     exact, none = evaluation.references(ASIA, evidence)
     assert none == 0.0

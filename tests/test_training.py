@@ -13,6 +13,7 @@ from models import ASIA, random_model
 from networks import random_network
 from unimarg.batches import Given, Plan, labelled, likelihoods, shown
 from unimarg.channels import channel_words, through_channels
+from unimarg.clique_tree import clique_tree
 from unimarg.compiled import log_conditionals, sample
 from unimarg.counter import key_from_seed
 from unimarg.encoding import one_hot
@@ -22,7 +23,6 @@ from unimarg.marginalizer import prior_slots
 from unimarg.network import Network
 from unimarg.ragged import Ragged, by_group, grouped
 from unimarg.student import descendants
-from unimarg.teacher import make_teacher
 from unimarg.training import initial_state, learning_rate, loss, message_log_q, run_steps
 from unimarg.trunk import dropout_noise
 
@@ -118,7 +118,7 @@ def test_exact_labels_are_the_posteriors_in_the_layouts_order():
     states = sample(net, 4, seed=2)
     known = np.random.default_rng(1).random(states.shape) < 0.4
     rows = one_hot(jnp.asarray(states[:, ragged.order]), ragged)
-    teacher = make_teacher(net, 1 << 20)
+    teacher = clique_tree(net, 1 << 20)
 
     @jax.jit
     def exact_labels(known, rows):

@@ -1,9 +1,9 @@
 """What training learns from: fresh samples of the network, masked, encoded and labelled, for many steps at once.
 
 In place of the outcome x_i of a node its label is, where asked, its distribution given more than the evidence x_m, which has the same
-expectation and less noise: P(x_i | x_m) itself (``teacher``), the mean of several samples of the posterior (``particles``), or P(x_i | the
-rest of the sample) (``blanket``). Step t uses the samples t * batch up to (t + 1) * batch of the run's key, so that a run that was
-interrupted goes on to the same weights.
+expectation and less noise: P(x_i | x_m) itself (``clique_tree``), the mean of several samples of the posterior (``particles``), or
+P(x_i | the rest of the sample) (``blanket``). Step t uses the samples t * batch up to (t + 1) * batch of the run's key, so that a run
+that was interrupted goes on to the same weights.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from jax import lax
 
 from unimarg.blanket import blanket_log_p
 from unimarg.channels import Words, channel_words, interleaved, one_of, through, through_channels
+from unimarg.clique_tree import CliqueTree
 from unimarg.compiled import draw_states, log_conditionals_of
 from unimarg.counter import Key, threefry
 from unimarg.encoding import encode, one_hot, starts
@@ -28,7 +29,6 @@ from unimarg.propagation import Propagation
 from unimarg.ragged import Parts, Ragged, by_group, by_node, grouped
 from unimarg.rarity import CANDIDATES, rarer
 from unimarg.student import batch_rows
-from unimarg.teacher import Teacher
 from unimarg.trunk import dropout_noise
 
 LABEL_ENTRIES = 1 << 31  # of all cliques and rows that a GPU labels at once: 8 GB, several times
@@ -47,7 +47,7 @@ class Plan:
     recipe: Recipe
     steps_per_call: int
     half: bool  # bfloat16 products
-    teacher: Teacher | None = None  # exact labels
+    teacher: CliqueTree | None = None  # exact labels
     propagation: Propagation | None = None  # beliefs to start from
 
     def __post_init__(self) -> None:

@@ -14,12 +14,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from unimarg.clique_tree import clique_tree
 from unimarg.compiled import sample, sample_chunks
 from unimarg.errors import TooExpensiveError, UsageError, closest, whole_number
 from unimarg.masking import leaves
 from unimarg.network import Floats, Ints, Network
 from unimarg.tables import given
-from unimarg.teacher import make_teacher
 
 FAMILIES = ("random", "uniform", "leaves", "clinical")
 RATE = 0.2
@@ -79,7 +79,7 @@ def references(net: Network, evidence: Ints) -> tuple[np.ndarray, float]:
 
     Exact, all sets at once where the cliques are small, else one by one; where that is out of reach, by importance sampling.
     """
-    teacher = make_teacher(net, CLIQUES if jax.default_backend() == "cpu" else CLIQUES_ACCELERATED)
+    teacher = clique_tree(net, CLIQUES if jax.default_backend() == "cpu" else CLIQUES_ACCELERATED)
     if teacher is None:
         found = [_reference(net, given(net, row)) for row in evidence]
         truth, error = (np.stack([np.concatenate(parts) for parts in many]) for many in zip(*found, strict=True))

@@ -10,8 +10,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, overload
 
+import numpy as np
+
 from unimarg.errors import EvidenceError
 from unimarg.evidence import one_set
+from unimarg.exact_together import MANY, exact_table
 from unimarg.formats.interop import AnyNetwork, as_network
 from unimarg.frame import frame_of
 from unimarg.network import Network
@@ -61,8 +64,8 @@ def infer(
     the method is an error; ``auto`` takes all but ``memory``.
     For several evidence sets give a list of them, or a DataFrame, whose rows they are, with an empty cell (None, NaN) where nothing is
     known: the answers are a list too, each with its own stopping and status; where one alone would be an error (impossible evidence,
-    exact inference too expensive) it has the status ``failed`` and says why. On an accelerator ``auto`` and ``lookahead`` draw many sets
-    in one call.
+    exact inference too expensive) it has the status ``failed`` and says why. Thousands of them are answered by one program where exact
+    inference is quick; on an accelerator ``auto`` and ``lookahead`` draw many sets in one call.
 
     >>> from unimarg.network import NoisyOr, Variable
     >>> net = Network([Variable("rain"), Variable("wet")], {"wet": ["rain"]}, {"rain": [0.8, 0.2], "wet": NoisyOr(0.1, [0.8])})
@@ -86,11 +89,38 @@ def answer(net: Network, model: Marginalizer | None, evidence: Any, targets: Seq
     if method == "um":
         assert model is not None
         return model.one_shots([a.query.evidence for a in asked], net.find_all(targets))
+    if method in ("auto", "exact") and made.memory is None and len(asked) >= MANY:
+        return _exactly_together(net, asked, method, net.find_all(targets))
+    return _one_after_the_other(net, asked, method, made)
+
+
+def _one_after_the_other(net: Network, asked: Sequence[Asked], method: str, made: Options) -> list[Posterior]:
+    """On an accelerator some together, where these are sampled."""
     sets = sets_together(frame_of(net))
     if sets and method in ("auto", "lookahead") and made.structure and made.seconds is None and made.progress is None:
         return _by_side_by_side(asked, method, sets)
     with ThreadPoolExecutor(None if method == "exact" else 2) as pool:  # one is prepared while another is sampled
         return list(pool.map(lambda a: a.by_or_failed(method), asked))
+
+
+def _exactly_together(net: Network, asked: Sequence[Asked], method: str, targets: Sequence[int]) -> list[Posterior]:
+    """By one program, where cliques are small; what it does not answer one after the other."""
+    table, out = exact_table(net, range(len(net)), targets), dict[int, Posterior]()
+    if table is not None:
+        began = time.perf_counter()
+        certain = [n for n, a in enumerate(asked) if not a.query.evidence.virtual]
+        states = np.full((len(certain), len(net)), -1)
+        for row, n in enumerate(certain):
+            hard = asked[n].query.evidence.hard
+            states[row, list(hard)] = list(hard.values())
+        found = table.answers(states)
+        variables, ends = [net.variables[t] for t in targets], np.cumsum(net.cards[list(targets)])[:-1]
+        seconds = (time.perf_counter() - began) / max(len(certain), 1)
+        for row in np.flatnonzero(found.reached).tolist():
+            out[certain[row]] = Posterior.exact(variables, np.split(found.probabilities[row], ends), float(found.log_p[row]), seconds)
+    left = [n for n in range(len(asked)) if n not in out]
+    out |= zip(left, _one_after_the_other(net, [asked[n] for n in left], method, asked[0].options), strict=True)
+    return [out[n] for n in range(len(asked))]
 
 
 def _by_side_by_side(asked: Sequence[Asked], method: str, sets: int) -> list[Posterior]:

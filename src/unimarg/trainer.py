@@ -22,6 +22,7 @@ import numpy as np
 
 from unimarg.batches import PARTICLES, TRUNK_STEPS, Given, Plan
 from unimarg.checkpoint import check_writable, load_state, save_model, unfinished
+from unimarg.clique_tree import CliqueTree, clique_tree
 from unimarg.compiled import sample_chunks
 from unimarg.counter import key_from_seed
 from unimarg.encoding import inputs
@@ -36,7 +37,6 @@ from unimarg.presets import Recipe, recipe
 from unimarg.propagation import Propagation
 from unimarg.ragged import Ragged
 from unimarg.student import batch_rows, descendants
-from unimarg.teacher import Teacher, make_teacher
 from unimarg.training import State, initial_state, run_steps
 
 MAX_STEPS = 2**31 - 1
@@ -163,7 +163,7 @@ class _Run:
         self.held_out = HeldOut(net, held_out, seed) if held_out else None
         self.start += time.perf_counter() - begin
 
-    def _steps_per_call(self, accelerated: bool, teacher: Teacher | None) -> int:
+    def _steps_per_call(self, accelerated: bool, teacher: CliqueTree | None) -> int:
         """A power of two that keeps a call short and its samples in memory, by the work of a step.
 
         Two at least, since XLA takes loops of a single turn apart, and then compiles for twice as long and computes things again; on a GPU
@@ -186,11 +186,11 @@ class _Run:
         least = TRUNK_STEPS if accelerated else 2
         return max(least, 1 << math.floor(math.log2(max(most, 1))))
 
-    def _teacher(self, accelerated: bool) -> Teacher | None:
+    def _teacher(self, accelerated: bool) -> CliqueTree | None:
         if self.recipe.labels not in ("exact", "auto"):
             return None
         limit = TEACHER_ENTRIES_ACCELERATED if accelerated else TEACHER_ENTRIES
-        teacher = make_teacher(self.net, limit)
+        teacher = clique_tree(self.net, limit)
         if teacher is None and self.recipe.labels == "exact":
             advice = "use labels='auto' (--option)"
             raise UsageError(f"exact labels need cliques of at most {limit} entries together, and this network has more; {advice}")

@@ -24,6 +24,7 @@ from unimarg.network import Network
 from unimarg.tables import given, no_column
 
 if TYPE_CHECKING:
+    from unimarg.exact_together import ExactTable
     from unimarg.marginalizer import Marginalizer
 
 METHODS = ("um", "auto", "exact")  # the first needs a trained model
@@ -63,11 +64,12 @@ def score(
     """Write P(state | row) for every row of a CSV or Parquet file, and every state of the targets (all variables if None).
 
     ``source`` is a trained model, whose ``method`` is ``um`` (one pass for many rows) if not given, or a network, whose is ``auto``; either
-    may be asked by ``auto`` or ``exact``, row by row. A cell is a state's label or number, an empty one is unobserved, so every row has its
-    own evidence. The output, CSV or Parquet, has the number of the row (from 0), the columns to ``keep`` (the only ones that need not be
-    variables) and a column ``name=state`` for each probability; row by row also method, status and largest standard error. Rows that make
-    no sense, or are too expensive for ``exact``, end the run with an error that names the line, unless there is a file for ``errors``,
-    which they then go to with the reason. The same call after a run was killed goes on where it stopped.
+    may be asked by ``auto`` or ``exact``: many rows at once where exact inference is quick, else row by row. A cell is a state's label or
+    number, an empty one is unobserved, so every row has its own evidence. The output, CSV or Parquet, has the number of the row (from 0),
+    the columns to ``keep`` (the only ones that need not be variables) and a column ``name=state`` for each probability; by ``auto`` and
+    ``exact`` also method, status and largest standard error. Rows that make no sense, or are too expensive for ``exact``, end the run with
+    an error that names the line, unless there is a file for ``errors``, which they then go to with the reason. The same call after a run
+    was killed goes on where it stopped.
     """
     from unimarg.checkpoint import digest
 
@@ -77,7 +79,7 @@ def score(
     table = open_source(Path(rows))
     nodes = _check(net, table.columns, targets, keep)
     answers = _Answers(net, model, table, nodes, method, list(keep))
-    size = min(max(BATCH_STATES // int(net.cards.sum()), FEWEST), MOST) if method == "um" else ONE_BY_ONE
+    size = min(max(BATCH_STATES // int(net.cards.sum()), FEWEST), MOST) if method == "um" or answers.exact else ONE_BY_ONE
     _check_files(table.path, Path(output), None if errors is None else Path(errors))
     job = {"input": _stamp(table.path), "model": digest(net, model), "columns": table.columns, "targets": [net.names[i] for i in nodes]}
     job |= {"method": method, "keep": list(keep), "rows": size}
@@ -122,6 +124,7 @@ class _Answers:
         self.net, self.model, self.table, self.nodes, self.method, self.keep = net, model, table, nodes, method, keep
         self.types = {name: getattr(table, "types", {}).get(name, "string") for name in keep}
         self.names = [f"{net.names[i]}={state}" for i in nodes for state in net.variables[i].states]
+        self.exact = self._exact_table() if method != "um" else None
         self.known: dict[bytes, Answer | str] = {}  # answers row by row, by the row
         self.doubtful, self.unseen = 0, set[int]()  # rows with findings that training never showed, and the nodes of these
         extra = [] if method == "um" else ["method", "status", "largest_error"]
@@ -133,7 +136,7 @@ class _Answers:
     def of(self, batch: Batch, first: int) -> tuple[Columns, list[list[object]]]:
         """The answers, and for each bad row its number, line, reason and cells."""
         states, wrong = states_of(self.net, self.table.columns, batch)
-        found, more = self._by_model(states, wrong) if self.method == "um" else self._one_by_one(states, wrong)
+        found, more = self._by_model(states, wrong) if self.method == "um" else self._with_errors(states, wrong)
         good = np.array([r for r in range(len(states)) if r not in wrong], dtype=np.int64)
         columns: Columns = {"row": good + first}
         for name in self.keep:
@@ -155,10 +158,23 @@ class _Answers:
         self.unseen.update(np.flatnonzero(unseen.any(axis=0)).tolist())
         return (found if self.nodes == list(range(len(self.net))) else found[:, self.model.slots(self.nodes)]), {}
 
-    def _one_by_one(self, states: np.ndarray, wrong: dict[int, str]) -> tuple[np.ndarray, dict[str, list[Any]]]:
+    def _exact_table(self) -> ExactTable | None:
+        from unimarg.exact_together import exact_table
+
+        observed = (self.net.index[name] for name in self.table.columns if name in self.net.index)
+        return exact_table(self.net, observed, self.nodes)
+
+    def _with_errors(self, states: np.ndarray, wrong: dict[int, str]) -> tuple[np.ndarray, dict[str, list[Any]]]:
+        """All rows together where exact inference is quick and they are many, whatever came before: a run that is resumed does the same."""
+        from unimarg.exact_together import MANY
+
         found = np.zeros((len(states), len(self.names)), dtype=np.float32)
-        more: dict[str, list[Any]] = {"method": [""] * len(states), "status": [""] * len(states), "largest_error": [0.0] * len(states)}
-        for r in range(len(states)):
+        n, left = len(states), np.ones(len(states), dtype=bool)
+        more: dict[str, list[Any]] = {"method": ["exact"] * n, "status": ["ok"] * n, "largest_error": [0.0] * n}
+        if self.exact and n >= MANY:
+            found[:], _, reached = self.exact.answers(states)
+            left = ~reached
+        for r in np.flatnonzero(left).tolist():
             if r in wrong:
                 continue
             answered = self._one(states[r])

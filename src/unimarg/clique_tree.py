@@ -1,4 +1,4 @@
-"""Exact posterior marginals of many evidence sets at once on the device: labels without noise.
+"""Exact posterior marginals of many evidence sets at once on the device: a table's answers, and labels without noise.
 
 A junction tree in which variables that go one after the other out of the same clique go together. With l_i(k) the likelihood of each
 node's states (one-hot where observed, ones where not), F_c the product of a clique's tables P(x_i | pa_i), the likelihoods of what
@@ -32,7 +32,7 @@ import numpy as np
 from unimarg.network import Network
 from unimarg.triangulation import eliminate, moral_graph
 
-TINY = 1e-35  # above float32's smallest: what is below counts as impossible
+TINY, TINY_DOUBLE = 1e-35, 1e-300  # above the smallest numbers of float32 and float64: what is below counts as impossible
 RANGE, MESSAGES = 46.0, 4  # of a clique in which variables go together: log of the largest over the smallest product of tables; from below
 
 
@@ -47,8 +47,14 @@ class Clique(NamedTuple):
         return self.scope[self.going :]
 
 
+class Answers(NamedTuple):
+    marginals: list[jax.Array]  # P(X_i = k | e), ``[K, samples]`` for each node
+    log_p: jax.Array  # log P(e), ``[samples]``
+    reach: jax.Array  # a number lost below TINY could have changed them by TINY / exp(reach) at most, ``[samples]``
+
+
 @dataclass(frozen=True, eq=False)
-class Teacher:
+class CliqueTree:
     """A junction tree of a network, each clique behind those below it."""
 
     net: Network
@@ -70,17 +76,22 @@ class Teacher:
             at = [scope.index(v) for v in (*pa, i)]
             shape = [int(self.net.cards[v]) if v in (*pa, i) else 1 for v in scope]
             out[n] *= np.transpose(m.expand(), np.argsort(at)).reshape(shape)
-        return [table.astype(np.float32).ravel() for table in out]
+        return [table.ravel() for table in out]
 
     def marginals(self, likelihoods: list[jax.Array]) -> list[jax.Array]:
         """P(X_i = k | e), ``[K, samples]`` for each node, from likelihoods of the same shapes."""
-        likelihoods = [given / scale for given, scale in zip(likelihoods, _scales(likelihoods), strict=True)]
+        return self.answers(likelihoods).marginals
+
+    def answers(self, likelihoods: list[jax.Array]) -> Answers:
+        """From likelihoods ``[K, samples]`` of each node, of float32, or of float64 where JAX has it enabled."""
+        outer, tiny = _scales(likelihoods), _tiny(likelihoods[0])
+        likelihoods = [given / scale for given, scale in zip(likelihoods, outer, strict=True)]
         scales, messages = self._up(likelihoods)
         smallest = self._smallest
         shared: dict[int, jax.Array] = {}  # beliefs of what a clique shares
         out: dict[int, jax.Array] = {}
         for n, clique in reversed([*enumerate(self.cliques)]):
-            possible = messages[n] > TINY
+            possible = messages[n] > tiny
             ratio = jnp.where(possible, shared.get(n, 1.0) / jnp.where(possible, messages[n], 1), 0) / scales[n]
             belief = self._times(self._product(n, likelihoods, messages), clique.scope, ratio, clique.shared)
             for k in clique.below:
@@ -90,13 +101,12 @@ class Teacher:
                 here = self._onto(belief, clique.scope, going)
                 out |= {v: self._onto(here, going, (v,)) for v in going if v not in smallest}
         out |= {v: self._onto(shared[n], self.cliques[n].shared, (v,)) for v, n in smallest.items()}
-        return [out[i] for i in range(len(self.net))]
-
-    def log_evidence(self, likelihoods: list[jax.Array]) -> jax.Array:
-        """log P(e), ``[samples]``."""
-        outer = _scales(likelihoods)
-        inner, _ = self._up([given / scale for given, scale in zip(likelihoods, outer, strict=True)])
-        return sum((jnp.log(scale) for scale in (*outer, *inner)), jnp.zeros(likelihoods[0].shape[-1]))
+        zero = jnp.zeros_like(likelihoods[0][0])
+        logs = [jnp.log(scale) for scale in scales]
+        # a message below TINY is, of P(e), at most that over the scales of the cliques that are not below it; some scales are above 1
+        reach = sum((jnp.minimum(log, 0) for log in logs), zero)
+        log_p = sum((jnp.log(scale) for scale in outer), sum(logs, zero))
+        return Answers([out[i] for i in range(len(self.net))], log_p, reach)
 
     @cached_property
     def _smallest(self) -> dict[int, int]:
@@ -110,7 +120,7 @@ class Teacher:
         messages: list[jax.Array] = []
         for n, clique in enumerate(self.cliques):
             message = self._onto(self._product(n, likelihoods, messages), clique.scope, clique.shared)
-            scales.append(jnp.maximum(message.max(axis=0), TINY))
+            scales.append(jnp.maximum(message.max(axis=0), _tiny(message)))
             messages.append(message / scales[n])
         return scales, messages
 
@@ -148,11 +158,15 @@ class Teacher:
 
 def _scales(likelihoods: list[jax.Array]) -> list[jax.Array]:
     """The largest of each node's, ``[samples]``."""
-    return [jnp.maximum(given.max(axis=0), TINY) for given in likelihoods]
+    return [jnp.maximum(given.max(axis=0), _tiny(given)) for given in likelihoods]
 
 
-def make_teacher(net: Network, limit: float) -> Teacher | None:
-    """A teacher if its cliques have at most ``limit`` entries together, else None."""
+def _tiny(a: jax.Array) -> float:
+    return TINY_DOUBLE if a.dtype == jnp.float64 else TINY
+
+
+def clique_tree(net: Network, limit: float) -> CliqueTree | None:
+    """A tree if its cliques have at most ``limit`` entries together, else None."""
     if max(m.entries for m in net.mechanisms) > limit:
         return None
     graph = moral_graph([(*pa, i) for i, pa in enumerate(net.parents)])
@@ -161,8 +175,8 @@ def make_teacher(net: Network, limit: float) -> Teacher | None:
     best = min((eliminate(graph, logs, most, weighted=w) for w in (True, False)), key=itemgetter(1))
     if best[1] > most:
         return None
-    teacher = Teacher(net, _tree(best[0], net))
-    return teacher if teacher.entries <= limit else None
+    tree = CliqueTree(net, _tree(best[0], net))
+    return tree if tree.entries <= limit else None
 
 
 def _tree(found: dict[int, set[int]], net: Network) -> tuple[Clique, ...]:

@@ -1,4 +1,4 @@
-"""Exact labels against enumeration."""
+"""Exact answers for many evidence sets at once, as labels too, against enumeration."""
 
 import itertools
 
@@ -9,7 +9,7 @@ import pytest
 import unimarg as um
 from networks import enumerate_all, random_evidence, random_network
 from unimarg import Network, Variable
-from unimarg.teacher import make_teacher
+from unimarg.clique_tree import clique_tree
 
 SETS = 12
 
@@ -37,10 +37,10 @@ def possible(net, rng, count) -> list:
 @pytest.mark.parametrize("seed", range(3))
 def test_equals_enumeration(seed):
     net = random_network(seed, 8, most=20_000)
-    teacher = make_teacher(net, 1 << 20)
+    tree = clique_tree(net, 1 << 20)
     sets = possible(net, np.random.default_rng(seed), SETS)
     given = likelihoods(net, sets)
-    found, log_evidence = jax.jit(lambda given: (teacher.marginals(given), teacher.log_evidence(given)))(given)
+    found, log_evidence, _ = jax.jit(tree.answers)(given)
     for s, evidence in enumerate(sets):
         log_p, marginals = enumerate_all(net, evidence)
         assert log_evidence[s] == pytest.approx(log_p, abs=2e-5)
@@ -51,15 +51,15 @@ def test_equals_enumeration(seed):
 
 def test_compiled_on_asia_with_no_evidence_and_all():
     net = um.example("asia")
-    teacher = make_teacher(net, 1 << 20)
+    tree = clique_tree(net, 1 << 20)
     states = um.sample(net, 5, seed=1)
     given = [np.concatenate([np.ones((2, 1)), np.eye(2)[states[:, i]].T], axis=1).astype(np.float32) for i in range(8)]
-    marginals = jax.jit(teacher.marginals)(given)
+    marginals, log_evidence, _ = jax.jit(tree.answers)(given)
     prior = um.exact(net)
     for i, p in enumerate(marginals):
         np.testing.assert_allclose(p[:, 0], prior.probabilities[i], atol=2e-6)
         np.testing.assert_allclose(p[:, 1:], np.eye(2)[states[:, i]].T, atol=2e-6)
-    np.testing.assert_allclose(jax.jit(teacher.log_evidence)(given)[1:], net.log_probability(states), atol=1e-5)
+    np.testing.assert_allclose(log_evidence[1:], net.log_probability(states), atol=1e-5)
 
 
 def test_small_probabilities_do_not_underflow():
@@ -69,35 +69,35 @@ def test_small_probabilities_do_not_underflow():
     parents = {b: [a] for a, b in itertools.pairwise(names)}
     table = np.array([[0.999, 0.001], [0.999, 0.001]])
     net = Network(variables, parents, {n: table if n in parents else table[0] for n in names})
-    teacher = make_teacher(net, 1 << 20)
+    tree = clique_tree(net, 1 << 20)
     given = [np.array([[0.0], [1.0]], np.float32)] * 59 + [np.ones((2, 1), np.float32)]
-    marginals, log_evidence = jax.jit(lambda given: (teacher.marginals(given), teacher.log_evidence(given)))(given)
+    marginals, log_evidence, _ = jax.jit(tree.answers)(given)
     assert float(log_evidence[0]) == pytest.approx(59 * np.log(0.001), rel=1e-5)
     np.testing.assert_allclose(marginals[-1][:, 0], [0.999, 0.001], atol=1e-6)
 
 
-def test_large_cliques_have_no_teacher():
+def test_large_cliques_have_no_tree():
     net = um.example("asia")
-    teacher = make_teacher(net, 1 << 20)
-    assert make_teacher(net, teacher.entries).entries == teacher.entries
-    assert make_teacher(net, teacher.entries - 1) is None
-    assert make_teacher(um.example("clinic"), 1 << 14) is None
-    assert make_teacher(um.medical(5, 60, 10, seed=0), 1 << 14) is None
+    tree = clique_tree(net, 1 << 20)
+    assert clique_tree(net, tree.entries).entries == tree.entries
+    assert clique_tree(net, tree.entries - 1) is None
+    assert clique_tree(um.example("clinic"), 1 << 14) is None
+    assert clique_tree(um.medical(5, 60, 10, seed=0), 1 << 14) is None
 
 
 @pytest.mark.parametrize("seed", range(8))
 def test_cliques_form_a_junction_tree(seed):
     net = random_network(seed, 14, most=1 << 30)
-    teacher = make_teacher(net, 1 << 20)
-    above = {k: n for n, clique in enumerate(teacher.cliques) for k in clique.below}
-    assert sorted(v for clique in teacher.cliques for v in clique.scope[: clique.going]) == list(range(len(net)))
-    for n, clique in enumerate(teacher.cliques):
+    tree = clique_tree(net, 1 << 20)
+    above = {k: n for n, clique in enumerate(tree.cliques) for k in clique.below}
+    assert sorted(v for clique in tree.cliques for v in clique.scope[: clique.going]) == list(range(len(net)))
+    for n, clique in enumerate(tree.cliques):
         assert (n in above) == bool(clique.shared)
         if clique.shared:
             assert above[n] > n
-            assert {*clique.shared} <= {*teacher.cliques[above[n]].scope}
+            assert {*clique.shared} <= {*tree.cliques[above[n]].scope}
     for i, pa in enumerate(net.parents):
-        assert any({*pa, i} <= {*clique.scope} for clique in teacher.cliques)
+        assert any({*pa, i} <= {*clique.scope} for clique in tree.cliques)
 
 
 def test_parts_that_nothing_connects_and_a_node_without_a_choice():
@@ -105,7 +105,7 @@ def test_parts_that_nothing_connects_and_a_node_without_a_choice():
     net = Network(variables, {"d": ["b", "a"]}, {"a": [0.25, 0.75], "b": [1.0], "c": [0.9, 0.1], "d": [[[1, 0, 0], [0.2, 0.3, 0.5]]]})
     given = [np.ones((k, 2), np.float32) for k in net.cards.tolist()]
     given[net.names.index("d")][:, 0] = [0, 1, 1]
-    marginals = dict(zip(net.names, jax.jit(make_teacher(net, 1 << 20).marginals)(given), strict=True))
+    marginals = dict(zip(net.names, jax.jit(clique_tree(net, 1 << 20).marginals)(given), strict=True))
     np.testing.assert_allclose(marginals["a"], [[0, 0.25], [1, 0.75]], atol=1e-6)
     np.testing.assert_allclose(marginals["b"], [[1, 1]], atol=1e-6)
     np.testing.assert_allclose(marginals["c"], [[0.9, 0.9], [0.1, 0.1]], atol=1e-6)
@@ -114,7 +114,7 @@ def test_parts_that_nothing_connects_and_a_node_without_a_choice():
 
 def wrong(net, given, sets) -> float:
     """The largest error against exact inference."""
-    found = jax.jit(make_teacher(net, 1 << 20).marginals)(given)
+    found = jax.jit(clique_tree(net, 1 << 20).marginals)(given)
     exact = [um.exact(net, e) for e in sets]
     return max(float(np.abs(np.asarray(found[i])[:, s] - p).max()) for s, e in enumerate(exact) for i, p in enumerate(e.probabilities))
 
