@@ -1,10 +1,10 @@
 """All marginals for many rows, each with evidence of its own: rows a second, side by side in one run.
 
-    python benchmarks/batch_rows.py model.um [another.um ...] [--results folder]
+    python benchmarks/batch_rows.py NETWORK [model.um ...] [--results folder]
 
-Ours: one pass of the trained model on all cores, with and without the proof of impossible states, and the mean absolute
-error on the rows that pyAgrum did. pyAgrum: LazyPropagation, one process for each core. With several models of
-one network and ``--results`` the curve of accuracy against cost is written as CSV and PNG.
+Ours: exact answers by one program (``exact_together``), where cliques are small; then one pass of each trained model on all cores, with
+and without the proof of impossible states; the mean absolute error is that on the rows that pyAgrum did. pyAgrum: LazyPropagation, one
+process for each core. With ``--results`` the curve of accuracy against cost is written as CSV and PNG.
 """
 
 import argparse
@@ -15,20 +15,23 @@ import time
 from pathlib import Path
 
 import numpy as np
+from one_shot import named
 
 import unimarg as um
 from unimarg.evaluation import errors, evidence_sets
+from unimarg.exact_together import exact_table
 from unimarg.formats.interop import import_quietly
 
 ROWS, SEED, REPEATS = 10_000, 99, 3
 THEIR_SECONDS = 20.0
-COLUMNS = ["network", "method", "hidden", "steps", "training_seconds", "rule_out", "rows_s", "times_pyagrum", "mae", "mean_max", "cores"]
+# seconds_before are those of training, or of compilation
+COLUMNS = ["network", "method", "hidden", "steps", "seconds_before", "rule_out", "rows_s", "times_pyagrum", "mae", "mean_max", "cores"]
 
 
 def peer(path: str, evidence: np.ndarray) -> tuple[int, float, np.ndarray]:
     """Rows done, seconds taken and their marginals, by one process."""
     gum = import_quietly("pyagrum", "pyagrum")
-    net = um.load_model(path).net
+    _, net = named(path)
     bn = um.to_pyagrum(net)
     inference = gum.LazyPropagation(bn)
     answers = []
@@ -62,6 +65,21 @@ def ours(model: um.Marginalizer, evidence: np.ndarray, rule_out: bool) -> tuple[
     return ROWS / min(taken), answer
 
 
+def exactly(net: um.Network, evidence: np.ndarray) -> tuple[float, float, np.ndarray] | None:
+    """Seconds of compilation, rows a second, the best of a few times, and the marginals; None where cliques are large."""
+    every = range(len(net))
+    table = exact_table(net, every, every)
+    if table is None:
+        return None
+    taken = []
+    for _ in range(1 + REPEATS):
+        start = time.perf_counter()
+        found = table.answers(evidence)
+        taken.append(time.perf_counter() - start)
+    assert found.reached.all()
+    return taken[0] - min(taken), ROWS / min(taken), found.probabilities
+
+
 def draw(rows: list[list[object]], path: Path) -> None:
     """Error against rows a second; exact inference, which has no error, as a vertical line."""
     import matplotlib
@@ -72,12 +90,16 @@ def draw(rows: list[list[object]], path: Path) -> None:
     figure, axes = pyplot.subplots(figsize=(6.4, 4.2), layout="constrained")
     table = [dict(zip(COLUMNS, row, strict=True)) for row in rows]
     for rule_out, marker in ((True, "o"), (False, "s")):
-        points = sorted((float(str(r["rows_s"])), float(str(r["mae"])), str(r["hidden"])) for r in table if r["rule_out"] == rule_out)
+        ours = [r for r in table if r["method"] == "um" and r["rule_out"] == rule_out]
+        points = sorted((float(str(r["rows_s"])), float(str(r["mae"])), str(r["hidden"])) for r in ours)
         label = "one pass, with the proof of impossible states" if rule_out else "one pass"
         axes.plot([p[0] for p in points], [p[1] for p in points], marker, label=label)
         for x, y, hidden in points * (not rule_out):
             axes.annotate(hidden, (x, y), textcoords="offset points", xytext=(6, 4), fontsize=8)
-    axes.axvline(float(str(table[0]["rows_s"])), color="grey", linestyle="--", label="pyAgrum LazyPropagation (exact)")
+    for r in table:
+        if r["method"] != "um":
+            label, color = ("exact, by one program", "C2") if r["method"] == "exact" else ("pyAgrum LazyPropagation (exact)", "grey")
+            axes.axvline(float(str(r["rows_s"])), color=color, linestyle="--", label=label)
     axes.set(xscale="log", xlabel=f"rows a second, {table[0]['cores']} cores", ylabel="mean absolute error", title=table[0]["network"])
     axes.margins(0.15)
     axes.set_ylim(bottom=0)
@@ -88,19 +110,26 @@ def draw(rows: list[list[object]], path: Path) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("models", nargs="+", help=".um files of one network")
+    parser.add_argument("network", help="a file, or the name of an example")
+    parser.add_argument("models", nargs="*", help=".um files of it")
     parser.add_argument("--results", type=Path, help="a folder for batch_rows_NETWORK.csv and .png")
-    parser.add_argument("--name", help="of the network, where its file has none")
     given = parser.parse_args()
     models = [um.load_model(path) for path in given.models]
-    net = models[0].net
+    name, net = named(given.network)
     if any(m.net != net for m in models):
         parser.error("the models answer for different networks")
-    cores, name = len(os.sched_getaffinity(0)), given.name or net.name
+    cores = len(os.sched_getaffinity(0))
     evidence = evidence_sets(net, "random", ROWS, SEED)
-    theirs, done, truth = peers(given.models[0], evidence)
+    theirs, done, truth = peers(given.network, evidence)
     print(f"pyAgrum LazyPropagation, {cores} processes: {theirs:10.0f} rows/s ({len(done)} rows)")
     rows: list[list[object]] = [[name, "pyagrum", "", "", "", "", f"{theirs:.1f}", 1, 0, 0, cores]]
+    if exact := exactly(net, evidence):
+        compiling, rate, answer = exact
+        mean, largest = (e.mean() for e in errors(answer[done], truth, evidence[done], net))
+        print(f"unimarg exact, compiled in {compiling:.1f} s: {rate:10.0f} rows/s, {rate / theirs:6.0f} times; MAE {mean:.1e}")
+        rows.append(
+            [name, "exact", "", "", f"{compiling:.1f}", "", f"{rate:.0f}", f"{rate / theirs:.1f}", f"{mean:.1e}", f"{largest:.1e}", cores]
+        )
     for model in models:
         hidden = "x".join(map(str, model.recipe.architecture.hidden))
         for rule_out in (True, False):

@@ -245,7 +245,7 @@ def test_files_without_gates_for_messages(tmp_path, heads, residual):
 @pytest.mark.parametrize(
     "change",
     [
-        _put("version", 6),
+        _put("version", 7),
         _put("version", None),
         _put("history", []),
         _put("history", None),
@@ -398,3 +398,17 @@ def test_models_have_a_limit_of_their_own(data, tmp_path, monkeypatch):
     with pytest.raises(FormatError, match=r"cannot be written: the model has .* the limit is 100"):
         model.save(path)
     assert path.read_bytes() == data
+
+
+def test_files_without_pairs(tmp_path):
+    """As of version 5: what they learnt started from beliefs that know no pairs, and so do their answers."""
+    random_model(um.medical(2, 4, 8, seed=1), preset="default", hidden=(8,), student=0).save(tmp_path / "model.um")
+
+    def of_version_5(about, tensors):
+        about["version"] = 5
+        del about["recipe"]["pairs"]
+
+    old = load_bytes(tmp_path, changed((tmp_path / "model.um").read_bytes(), of_version_5))
+    assert um.load_model(tmp_path / "model.um").recipe.pairs
+    assert not old.recipe.pairs
+    assert old._propagation.pairs is None

@@ -73,6 +73,7 @@ def test_changes_reach_recipe_and_architecture_at_once():
         ({"hidden": (8, 4), "residual": True}, "one width"),
         ({"gated": True}, "needs from_prior"),
         ({"gated": 1}, "gated must be true or false"),
+        ({"pairs": 1}, "pairs must be true or false"),
         ({"mask": Fixed((8,))}, "no node 8"),
         ({"mask": Rates((0.5,))}, "rates"),
         ({"mask": Mixture([UniformRate(), Fixed((99,))])}, "no node 99"),

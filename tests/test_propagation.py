@@ -39,8 +39,8 @@ def tree(seed: int, nodes: int = 10) -> um.Network:
     return um.Network(variables, parents, mechanisms)
 
 
-def logits(net, states, rounds, likelihoods=None):
-    propagation = Propagation(net, rounds)
+def logits(net, states, rounds, likelihoods=None, pairs=False):
+    propagation = Propagation(net, rounds, pairs)
     ragged = propagation.ragged
     known, values = jnp.asarray(states >= 0)[:, ragged.order], one_hot(jnp.asarray(states)[:, ragged.order], ragged)
     for i, likelihood in (likelihoods or {}).items():

@@ -39,8 +39,8 @@ from unimarg.trunk import Architecture, Trunk
 
 Module = TypeVar("Module", Trunk, Student)
 
-# 1: messages did not start from belief propagation; up to 2: norms had weights; up to 3: no gates; 4: none for messages
-VERSION, READABLE = 5, (1, 2, 3, 4, 5)
+# 1: messages did not start from belief propagation; up to 2: norms had weights; up to 3: no gates; 4: none for messages; up to 5: no pairs
+VERSION, READABLE = 6, (1, 2, 3, 4, 5, 6)
 MAX_BYTES = 2**34  # the largest model that is written or read: the default preset on 10,000 nodes takes a hundredth in training
 TRIED = 1 << 12  # bytes that are written to see whether a folder takes files
 LONG = 40  # characters of an option that an error does not show

@@ -345,7 +345,7 @@ class Marginalizer:
 
     @cached_property
     def _propagation(self) -> Propagation | None:
-        return Propagation(self.net, self.recipe.rounds) if self.recipe.rounds else None
+        return Propagation(self.net, self.recipe.rounds, self.recipe.pairs) if self.recipe.rounds else None
 
     @cached_property
     def _support(self) -> Support:

@@ -40,6 +40,7 @@ class Recipe:
     labels: str = "sample"  # or "soft": given the rest of the sample; "weighted": of several samples; "exact": posteriors;
     # "auto": exact if cliques are small, else on a CPU sample, on a GPU weighted if there are rounds, else soft
     rounds: int = 0  # of belief propagation, from whose answer the network starts; 0: from the prior
+    pairs: bool = False  # whether these beliefs know what noisy-ors with common parents say of each other (``pairs``)
     message_weight: float = 0.1  # of the message head's loss beside the marginal head's
     virtual: float = 0.0  # share of the shown nodes that are shown through a random channel, those of a few samples (``channels``)
     rare: float = 0.0  # share of the samples that are the rarest, by what they show, of up to 64
@@ -55,6 +56,8 @@ class Recipe:
             "warm_up": whole_number(self.warm_up, "warm_up", 0, 2**31 - 1),
             "student": whole_number(self.student, "the number of the student's units", 0, MAX_WIDTH),
         }
+        if not isinstance(self.pairs, bool):
+            raise UsageError(f"pairs must be true or false, not {self.pairs!r}")
         if self.batch & (self.batch - 1):
             raise UsageError(f"the batch size must be a power of two, not {self.batch!r}")
         for name, (least, most) in _RANGES.items():
@@ -132,6 +135,7 @@ def _default(net: Network) -> Recipe:
         rare=0.5,
         student=256,
         rounds=8,
+        pairs=True,
     )
 
 

@@ -11,6 +11,8 @@ Exact where the graph is a tree and nearly so where its loops are long: a good s
 A table is contracted as it is. With P(X <= k | pa) = L(k) prod_j F_j(k | pa_j) a noisy-max of independent parents needs no table:
 
     P(X <= k) = L(k) prod_j E[F_j(k | pa_j)],    to parent j in state s:  sum over k of lambda(k) P(X = k | pa_j = s)
+
+With ``pairs`` beliefs of noisy-ors are corrected in the end by what others with the same parents say (``pairs.py``).
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ import functools
 import itertools
 import math
 import operator
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -30,6 +32,7 @@ from jax import lax
 
 from unimarg.layout import power_of_two
 from unimarg.network import Ints, Network, NoisyMax
+from unimarg.pairs import Pairs, log_parts, log_r, make_pairs
 from unimarg.ragged import Parts, Ragged, take_rows
 
 NEVER = -30.0  # the logarithm of what is impossible
@@ -38,6 +41,7 @@ LEAST = 1e-37  # of a likelihood, and of a message before it is scaled
 NEGLIGIBLE = -69.0  # the logarithm of a probability that need not be told from smaller ones, but from 0
 MOST = 20.0  # the largest logit
 UNROLLED = 8  # terms of a sum that are written out: a CPU is slow to add along other axes than the last
+CERTAIN, SHRINK = -1e-7, 0.25  # log P(X = 0) of a noisy-or: the largest; what pairs leave of it at least, for they rule nothing out
 WASTE = 160  # rows of padding that cost less than another operation
 ROWS_ENTRIES, ROWS_ENTRIES_ACCELERATED = 1 << 24, 1 << 29  # of factors and messages, for the rows taken at once
 
@@ -61,25 +65,31 @@ class Sums:
             order.append(members)
         self.place = np.argsort(np.concatenate(order)).astype(np.int32)
 
-    def __call__(self, rows: jax.Array) -> jax.Array:
+    def __call__(self, rows: jax.Array, combine: Callable[[jax.Array, jax.Array], jax.Array] = operator.add) -> jax.Array:
+        """Or what another function of two makes of them, to which a row of zeros adds nothing."""
         sums = []
         for at, there in self.classes:
             if not at.size:
                 sums.append(jnp.zeros((len(at), *rows.shape[1:]), rows.dtype))
                 continue
             taken = take_rows(rows, jnp.asarray(at.ravel())).reshape(*at.shape, *rows.shape[1:])
-            sums.append(_sum(taken if there is None else taken * there.reshape(*at.shape, *[1] * (rows.ndim - 1))))
+            sums.append(_sum(taken if there is None else taken * there.reshape(*at.shape, *[1] * (rows.ndim - 1)), combine))
         return take_rows(jnp.concatenate(sums), jnp.asarray(self.place))
 
 
-def _sum(a: jax.Array) -> jax.Array:
+def _sum(a: jax.Array, combine: Callable[[jax.Array, jax.Array], jax.Array] = operator.add) -> jax.Array:
     """Over the second axis, by halves: a CPU is slow to add along other axes than the last."""
     while a.shape[1] > 1:
         half = a.shape[1] // 2
         odd = a[:, 2 * half :]
-        a = a[:, :half] + a[:, half : 2 * half]
-        a = a.at[:, :1].add(odd) if odd.shape[1] else a
+        a = combine(a[:, :half], a[:, half : 2 * half])
+        a = a.at[:, :1].set(combine(a[:, :1], odd)) if odd.shape[1] else a
     return a[:, 0]
+
+
+def _stronger(a: jax.Array, b: jax.Array) -> jax.Array:
+    """Whichever is further from 0."""
+    return jnp.where(jnp.abs(a) >= jnp.abs(b), a, b)
 
 
 def padded_degrees(degree: Ints) -> Ints:
@@ -124,7 +134,7 @@ class Propagation:
     kept apart by width: a network of many binary nodes does not pay for its largest one.
     """
 
-    def __init__(self, net: Network, rounds: int):
+    def __init__(self, net: Network, rounds: int, pairs: bool = False):
         self.net = net
         self.ragged, self.rounds = Ragged(tuple(net.cards.tolist())), rounds
         widths = np.array([power_of_two(int(k)) for k in net.cards])
@@ -138,8 +148,9 @@ class Propagation:
         self.noisy = [n for w in self.counts if (n := self._noisy(w, targets)) is not None]
         self.targets = {w: np.array(found, np.int64) for w, found in targets.items()}
         self.sums = {w: Sums(found, self.counts[w]) for w, found in self.targets.items()}
+        self.pairs = self._pairs() if pairs else None
         # what a row takes
-        arcs = sum(a.factors.size for n in self.noisy for a in n.arcs)
+        arcs = sum(a.factors.size for n in self.noisy for a in n.arcs) + (0 if self.pairs is None else 8 * len(self.pairs.pair))
         self.entries = float(sum(t.size for _, t in self.tables) + arcs + 8 * sum(w * len(found) for w, found in targets.items()))
 
     def __hash__(self) -> int:
@@ -147,7 +158,9 @@ class Propagation:
 
     def __eq__(self, other: object) -> bool:
         """Of equal networks: their programs are the same, and compiled once."""
-        return self is other or (isinstance(other, Propagation) and self.rounds == other.rounds and self.net == other.net)
+        if self is other or not isinstance(other, Propagation):
+            return self is other
+        return (self.rounds, self.pairs is None) == (other.rounds, other.pairs is None) and self.net == other.net
 
     def _shapes(self) -> dict[tuple[int, ...], list[int]]:
         """Nodes with tables, by the sorted widths of their axes."""
@@ -216,6 +229,23 @@ class Propagation:
                 to[at, n] = self.place[self.net.parents[i][j]]
         return Arcs(shape[1], _numbered(targets[shape[1]], to.ravel().tolist()), child, factors)
 
+    def _pairs(self) -> Pairs | None:
+        """Of binary noisy-ors with common binary parents, if there are any; arcs are numbers of messages."""
+        noisy = next((n for n in self.noisy if n.width == 2), None)
+        if noisy is None:
+            return None
+        arcs = [a for a in noisy.arcs if a.parents == 2]
+        child = np.concatenate([np.zeros(0, np.int64), *(np.repeat(a.child, a.factors.shape[1]) for a in arcs)])
+        message = np.concatenate([np.zeros(0, np.int64), *(a.first + np.arange(a.factors.shape[0] * a.factors.shape[1]) for a in arcs)])
+        quiet = np.concatenate([np.zeros(0), *(a.factors[:, :, 1, 0].ravel() for a in arcs)])
+        parent = self.targets[2][message]
+        real = parent >= 0  # the others are padding
+        child, message, quiet, parent = child[real], message[real], quiet[real], parent[real]
+        of = {int(place): n for n, place in enumerate(self.targets[2][noisy.first : noisy.first + len(noisy.leak)])}
+        above = {(c, of[p]) for c, p in zip(child.tolist(), parent.tolist(), strict=True) if p in of}
+        found = make_pairs(child, parent, quiet, above | {(p, c) for c, p in above})
+        return None if found is None else found._replace(arcs=(message[found.arcs[0]], message[found.arcs[1]]))
+
     def logits(self, known: jax.Array, values: Parts, accelerated: bool) -> dict[str, jax.Array]:
         """What a head starts from, against each node's first state, ``[n, slots]``, from what is known ``[n, nodes]`` and its likelihoods.
 
@@ -230,7 +260,29 @@ class Propagation:
         messages = lax.fori_loop(0, self.rounds, lambda _, old: self._round(evidence, old), start)
         beliefs = lax.optimization_barrier({w: e + self.sums[w](messages[w]) for w, e in evidence.items()})
         below = {w: b - take_rows(messages[w], jnp.asarray(self.own[w])) for w, b in beliefs.items()}
+        if self.pairs is not None:
+            beliefs[2] = self._corrected(self.pairs, beliefs, messages)
         return {"marginal": self._slots(beliefs), "message": self._slots(below)}
+
+    def _corrected(self, pairs: Pairs, beliefs: Widths, messages: Widths) -> jax.Array:
+        """Beliefs of binary nodes, those of noisy-ors by what others with the same parents say."""
+        noisy = next(n for n in self.noisy if n.width == 2)
+        heard = self._heard(beliefs, messages)
+        own, _, log_cdf = _cumulative(noisy, heard)
+        to_s, to_f = (jnp.asarray(a) for a in pairs.arcs)
+        given = take_rows(heard[2][:, 0], to_s)
+        each = log_parts(given, given - take_rows(messages[2][:, 0], to_f), pairs.quiet)
+        by_pair, by_node = Sums(pairs.pair, len(pairs.of)), Sums(pairs.of, len(noisy.leak))
+        log_a, log_b = (by_pair(part) for part in lax.optimization_barrier(each))
+        by = jnp.asarray(pairs.by)
+        more = by_node(log_r(log_a, log_b, take_rows(log_cdf[:, 0], by), take_rows(own, by)), _stronger)
+        before = jnp.minimum(log_cdf[:, 0], CERTAIN)
+        after = jnp.minimum(before + more, before * SHRINK)
+        change = _log_odds(after) - _log_odds(before)
+        place = np.full(self.counts[2], -1)
+        place[self.targets[2][noisy.first : noisy.first + len(noisy.leak)]] = np.arange(len(noisy.leak))
+        changes = jnp.concatenate([change, jnp.zeros_like(change[:1])])
+        return beliefs[2] - take_rows(changes, jnp.asarray(np.where(place < 0, len(noisy.leak), place)))[:, None]
 
     def _slots(self, of: Widths) -> jax.Array:
         """Nodes of each width side by side, ``[n, slots]``."""
@@ -252,11 +304,13 @@ class Propagation:
             rows[w].append(jnp.pad(log, ((0, 0), (0, 0), (0, w - value.shape[-1])), constant_values=2 * NEVER))
         return {w: jnp.moveaxis(lax.optimization_barrier(jnp.concatenate(parts, axis=1)), 0, -1) for w, parts in rows.items()}
 
+    def _heard(self, beliefs: Widths, messages: Widths) -> Widths:
+        """What the variables that messages go to have heard from all others."""
+        to = {w: jnp.asarray(np.maximum(targets, 0)) for w, targets in self.targets.items()}
+        return {w: lax.optimization_barrier(take_rows(beliefs[w], to[w]) - sent) for w, sent in messages.items()}
+
     def _round(self, evidence: Widths, old: Widths) -> Widths:
-        heard = {}
-        for w, messages in old.items():
-            beliefs = lax.optimization_barrier(evidence[w] + self.sums[w](messages))
-            heard[w] = lax.optimization_barrier(take_rows(beliefs, jnp.asarray(np.maximum(self.targets[w], 0))) - messages)
+        heard = self._heard({w: lax.optimization_barrier(evidence[w] + self.sums[w](sent)) for w, sent in old.items()}, old)
         new: dict[int, Parts] = {w: [] for w in old}
         sure = {w: lax.optimization_barrier(_probabilities(h[: self.tabled[w]])) for w, h in heard.items()}
         for first, table in self.tables:
@@ -310,8 +364,12 @@ def _table_messages(first: list[int], table: np.ndarray, heard: Widths) -> list[
     return out
 
 
-def _noisy_messages(noisy: Noisy, heard: Widths) -> Iterator[tuple[int, jax.Array]]:
-    """To all parents, and to the nodes themselves, each with its width."""
+def _log_odds(log_p: jax.Array) -> jax.Array:
+    return log_p - jnp.log(-jnp.expm1(log_p))
+
+
+def _cumulative(noisy: Noisy, heard: Widths) -> tuple[jax.Array, list[jax.Array], jax.Array]:
+    """What else is known of the nodes ``[nodes, width, n]``; log E[F] of each arc; by all log P(X <= k) ``[nodes, width - 1, n]``."""
     own = _probabilities(heard[noisy.width][noisy.first : noisy.first + len(noisy.leak)])  # [nodes, width, n]
     n = own.shape[-1]
     logs, partial = [], [jnp.zeros((0, noisy.width - 1, n))]
@@ -320,7 +378,12 @@ def _noisy_messages(noisy: Noisy, heard: Widths) -> Iterator[tuple[int, jax.Arra
         parents = heard[arcs.parents][arcs.first : arcs.first + children * each].reshape(children, each, parent_states - 1, n)
         logs.append(lax.optimization_barrier(jnp.log(jnp.maximum(_expected(parents, arcs.factors), TINY))))  # [children, each, steps, n]
         partial.append(_sum(logs[-1]))
-    log_cdf = noisy.sums(jnp.concatenate(partial)) + jnp.asarray(noisy.leak)[..., None]
+    return own, logs, noisy.sums(jnp.concatenate(partial)) + jnp.asarray(noisy.leak)[..., None]
+
+
+def _noisy_messages(noisy: Noisy, heard: Widths) -> Iterator[tuple[int, jax.Array]]:
+    """To all parents, and to the nodes themselves, each with its width."""
+    own, logs, log_cdf = _cumulative(noisy, heard)
     last, falls, log_cdf = lax.optimization_barrier((own[:, -1:], own[:, :-1] - own[:, 1:], log_cdf))
     for arcs, log in zip(noisy.arcs, logs, strict=True):
         # sum over k of lambda(k) P(X = k) = lambda(last) + sum over k < last of P(X <= k) (lambda(k) - lambda(k + 1))

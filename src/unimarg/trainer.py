@@ -154,7 +154,7 @@ class _Run:
         self.ragged = Ragged(tuple(net.cards.tolist()))
         half = jax.default_backend() != "cpu"
         teacher = self._teacher(half)
-        propagation = Propagation(net, made.rounds) if made.rounds else None
+        propagation = Propagation(net, made.rounds, made.pairs) if made.rounds else None
         self.plan = Plan(self.compiled.layout, self.ragged, made, self._steps_per_call(half, teacher), half, teacher, propagation)
         self.priors = estimate_priors(net, seed)
         self.loss: float | None = None

@@ -17,7 +17,7 @@ FEW_STEPS = 100
 # as presets.OPTIONS has them, which takes long to import
 NAMES = (
     "average, batch, clip, dropout, encoding, from_prior, gated, heads, hidden, labels, learning_rate, message_weight, observed_loss, "
-    "rare, residual, rounds, student, virtual, warm_up"
+    "pairs, rare, residual, rounds, student, virtual, warm_up"
 )
 ChangeOption = Annotated[
     list[str] | None,
