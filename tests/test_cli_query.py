@@ -324,6 +324,17 @@ def test_a_file_is_found_without_its_ending(capsys, tmp_path, monkeypatch):
     assert "did you mean 'pump.bif'?" in run(capsys, "query", "pump")[2]
 
 
+def test_a_file_elsewhere_is_found_without_its_ending(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "sub").mkdir()
+    um.save(ASIA, "sub/pump.bif")
+    for given in ("sub/pump", str(tmp_path / "sub" / "pump")):
+        assert f"did you mean '{given}.bif'?" in run(capsys, "info", given)[2]
+    for given in ("nowhere/pump", "/nowhere/pump"):
+        code, _, err = run(capsys, "info", given)
+        assert (code, f"neither a file nor an example '{given}'" in err) == (2, True)
+
+
 def test_a_network_is_not_written_over_itself(capsys, tmp_path):
     um.save(ASIA, path := tmp_path / "pump.bif")
     before = path.read_bytes()

@@ -83,7 +83,8 @@ def network_of(source: str) -> Network:
     if source and Path(source).is_dir():
         raise UsageError(f"{source} is a folder, not a network file")
     if not source or not (Path(source).suffix or Path(source).exists()):
-        there = [p.name for p in sorted(Path().glob(f"{glob.escape(source)}.*"))] if source else []
+        folder, name = Path(source).parent, glob.escape(Path(source).name)
+        there = [str(p) for p in sorted(folder.glob(f"{name}.*"))] if source else []
         raise UsageError(f"there is neither a file nor an example {source!r}; {closest(source, [*there, *example_names()])}")
     model = model_of(source)
     return load(source) if model is None else model.net
