@@ -307,9 +307,35 @@ def test_json_of_an_answer_that_failed_has_no_undefined_numbers(capsys, tmp_path
         (("-t", "lung,tub"), "give the option for each"),
     ],
 )
-def test_what_reads_like_one_thing_and_is_another(capsys, words, message):
+@pytest.mark.parametrize("columns", ["60", "200"])
+def test_what_reads_like_one_thing_and_is_another(capsys, monkeypatch, words, message, columns):
+    monkeypatch.setenv("COLUMNS", columns)
     code, _, err = run(capsys, "query", "asia", *words)
-    assert (code, message in err) == (2, True)
+    assert (code, message in unboxed(err)) == (2, True)
+
+
+def unboxed(err: str) -> str:
+    """What a complaint in a box says, however wide the terminal is."""
+    return " ".join(err.replace("│", " ").split())
+
+
+@pytest.mark.parametrize(
+    ("words", "hint"),
+    [
+        (("query", "asia", "-e", "dysp=yes", "smoke=no"), "give -e for each finding"),
+        (("train", "asia", "-o", "a.um", "--option", "rounds=2", "batch=64"), "give the option for each"),
+        (("ask", "asia", "-t", "lung", "--cost", "xray=5", "dysp=2"), "give the option for each"),
+        (("convert", "asia", "asia.bif", "dysp=yes"), ""),
+    ],
+)
+def test_a_hint_fits_the_verb(capsys, tmp_path, monkeypatch, words, hint):
+    monkeypatch.chdir(tmp_path)
+    code, _, err = run(capsys, *words)
+    assert (code, list(tmp_path.iterdir())) == (2, [])
+    _, _, said = unboxed(err).partition(f"({words[-1]})")
+    assert said
+    assert hint in said
+    assert hint or "give" not in said
 
 
 def test_a_state_by_number_is_told(capsys):

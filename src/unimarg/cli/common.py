@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class _Verbs(typer.core.TyperGroup):
-    """``-e a=x b=y`` reads like two findings: the second one is then told where it belongs."""
+    """``-e a=x b=y`` reads like two findings, ``--option a=1 b=2`` like two options: the second one is then told where it belongs."""
 
     def invoke(self, ctx: Any) -> Any:
         try:
@@ -29,8 +29,16 @@ class _Verbs(typer.core.TyperGroup):
         except Exception as e:
             message = getattr(e, "message", "")
             if "unexpected extra argument" in message and "=" in message:
-                e.message = f"{message.rstrip('.')}; give -e for each finding, as in -e NAME=STATE -e NAME=STATE"  # pyright: ignore[reportAttributeAccessIssue]
+                e.message = message.rstrip(".") + _where_it_belongs(e)  # pyright: ignore[reportAttributeAccessIssue]
             raise
+
+
+def _where_it_belongs(e: Any) -> str:
+    """By the options of the verb that are given as NAME=VALUE."""
+    named = [p for p in e.ctx.command.params if (p.metavar or "").startswith("NAME=")]
+    if any("-e" not in p.opts for p in named):
+        return "; give the option for each"
+    return "; give -e for each finding, as in -e NAME=STATE -e NAME=STATE" if named else ""
 
 
 app = typer.Typer(
