@@ -344,6 +344,12 @@ def test_a_state_by_number_is_told(capsys):
     assert json.loads(out)["evidence"] == {"dysp": "no", "smoke": "yes"}
 
 
+def test_a_label_that_is_a_number_is_no_state_by_number(capsys, tmp_path):
+    um.save(um.Network([um.Variable("x", ("1", "2"))], {}, {"x": [0.5, 0.5]}), tmp_path / "x.bif")
+    code, out, err = run(capsys, "query", str(tmp_path / "x.bif"), "-e", "x=1.0", "--json")
+    assert (code, err, json.loads(out)["evidence"]) == (0, "", {"x": "1"})
+
+
 def test_a_file_is_found_without_its_ending(capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     um.save(ASIA, "pump.bif")

@@ -125,12 +125,12 @@ def variables_of(net: Network, given: Iterable[str]) -> list[str]:
 
 def findings_of(net: Network, case: Path | None, evidence: Sequence[str]) -> dict[str, Any]:
     """What the case file and the options say; two different findings on one variable are a mistake."""
-    from unimarg.evidence import parse_evidence
+    from unimarg.evidence import numbered, parse_evidence
 
     given, by_number = _case(net, case), []
     for text in evidence:
         name, value = _finding(net, text)
-        if isinstance(value, str) and not text.endswith(f"={value}"):
+        if isinstance(value, str) and not text.endswith(f"={value}") and not numbered(net.variables[net.index[name]]):
             by_number.append(f"{text} is {value!r}")
         before = given.setdefault(name, value)
         states = [parse_evidence(net, {name: v}).hard for v in (before, value)]  # a case may have a state's number
