@@ -301,7 +301,9 @@ def test_json_of_an_answer_that_failed_has_no_undefined_numbers(capsys, tmp_path
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("-e", "dysp=yes:0.8"), "names one state alone, which would be certain: write dysp=yes, or name the others too"),
+        (("-e", "dysp=yes:0.8"), "names one state alone, which would be certain: give 'yes' itself, or name the others too"),
+        (("-e", "disp=yes:0.8"), "there is no variable 'disp'; did you mean 'dysp'?"),
+        (("-e", "dysp=yse:0.8"), "'dysp' has no state 'yse'; did you mean 'yes'?"),
         (("-e", "dysp=yes,smoke=no"), "give -e for each"),
         (("-e", "dysp=yes", "smoke=no"), "give -e for each"),
         (("-t", "lung,tub"), "give the option for each"),

@@ -183,9 +183,6 @@ def _finding(net: Network, text: str) -> tuple[str, Any]:
             likelihood[state] = float(number)
         except ValueError:
             raise EvidenceError(f"the likelihood of {name!r} is given as state:number,state:number, not {value!r}") from None
-    if len(likelihood) == 1:
-        (state,) = likelihood
-        raise EvidenceError(f"{text!r} names one state alone, which would be certain: write {name}={state}, or name the others too")
     return name, likelihood
 
 
