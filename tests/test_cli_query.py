@@ -382,6 +382,12 @@ def test_one_pass_tells_of_uncertain_findings(model_file):
     assert "uncertain" not in model.query({"dysp": "yes", "smoke": {"yes": 0.5, "no": 0.5}}, method="um").message
 
 
+@pytest.mark.parametrize(("virtual", "share"), [(0.0, "none"), (1e-4, "0.01%"), (0.125, "12.5%"), (0.2, "20%"), (1.0, "100%")])
+def test_the_share_of_uncertain_findings_is_told_however_small(virtual, share):
+    message = random_model(ASIA, virtual=virtual).query({"dysp": {"yes": 0.9, "no": 0.2}}, method="um").message
+    assert f", {share} of the findings in training were" in message
+
+
 def test_a_state_given_twice(capsys):
     code, _, err = run(capsys, "query", "asia", "-e", "dysp=yes:1,yes:0.5")
     assert code == 2
