@@ -261,6 +261,8 @@ def test_a_loss_that_is_no_number_stops_with_the_last_good_model(tmp_path, calls
     assert all(np.isfinite(p).all() for p in answer.probabilities)
     assert same(um.load_model(path).trunk, e.value.model.trunk)
     assert str(e.value).endswith(f"; the last good weights are in {path}")
+    with pytest.raises(FormatError, match=f"the last good weights of a run that stopped at step 0 of {STEPS}, .* begin anew"):
+        train(checkpoint=path, calls=calls, preset="paper", learning_rate=1e30, resume=True)
 
 
 def test_a_student_that_is_no_number_is_not_saved_as_good(tmp_path, monkeypatch):
