@@ -183,18 +183,21 @@ def train_arm(net: Network, arm: str, seconds: float, seed: int, extra: dict[str
         run.plan = replace(run.plan, steps_per_call=min(run.plan.steps_per_call, max(fit, TRUNK_STEPS)))
         state = state._replace(trunk=training.Learner(trunk, trunk, training.optimizer(made).init(cast(Any, trunk))))
     if kind == "untrained":
-        return run._model(state, 0)
+        run.state = state
+        return run._model(0)
     given = training.Given(run.compiled.arrays, trainer.key_from_seed(seed), *prior_slots(run.priors, run.ragged), jnp.int32(0))
     begin = time.perf_counter()
-    jax.block_until_ready(training.run_steps(run.plan, given, state))  # compiles, and takes no step
+    run.state = state
+    del state
+    jax.block_until_ready(training.run_steps(run.plan, given, run.state))  # compiles, and takes no step
     compiling = time.perf_counter() - begin
     with alone(lock):
         run.start = time.perf_counter()
-        steps = run._calibrate(given, state)
+        steps = run._calibrate(given)
         begin = time.perf_counter()
-        state, _ = run._loop(given._replace(steps=jnp.int32(steps)), state, steps)
+        run._loop(given._replace(steps=jnp.int32(steps)), steps)
         a_step = (time.perf_counter() - begin) / steps
-        model = run._model(state, steps)
+        model = run._model(steps)
     training.optimizer = adam
     print(f"{net.name} {arm}: compiled in {compiling:.0f} s, {1e3 * a_step:.3f} ms a step", file=sys.stderr, flush=True)
     return model

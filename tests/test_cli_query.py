@@ -301,15 +301,43 @@ def test_json_of_an_answer_that_failed_has_no_undefined_numbers(capsys, tmp_path
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("-e", "dysp=yes:0.8"), "names one state alone, which would be certain: write dysp=yes, or name the others too"),
+        (("-e", "dysp=yes:0.8"), "names one state alone, which would be certain: give 'yes' itself, or name the others too"),
+        (("-e", "disp=yes:0.8"), "there is no variable 'disp'; did you mean 'dysp'?"),
+        (("-e", "dysp=yse:0.8"), "'dysp' has no state 'yse'; did you mean 'yes'?"),
         (("-e", "dysp=yes,smoke=no"), "give -e for each"),
         (("-e", "dysp=yes", "smoke=no"), "give -e for each"),
         (("-t", "lung,tub"), "give the option for each"),
     ],
 )
-def test_what_reads_like_one_thing_and_is_another(capsys, words, message):
+@pytest.mark.parametrize("columns", ["60", "200"])
+def test_what_reads_like_one_thing_and_is_another(capsys, monkeypatch, words, message, columns):
+    monkeypatch.setenv("COLUMNS", columns)
     code, _, err = run(capsys, "query", "asia", *words)
-    assert (code, message in err) == (2, True)
+    assert (code, message in unboxed(err)) == (2, True)
+
+
+def unboxed(err: str) -> str:
+    """What a complaint in a box says, however wide the terminal is."""
+    return " ".join(err.replace("│", " ").split())
+
+
+@pytest.mark.parametrize(
+    ("words", "hint"),
+    [
+        (("query", "asia", "-e", "dysp=yes", "smoke=no"), "give -e for each finding"),
+        (("train", "asia", "-o", "a.um", "--option", "rounds=2", "batch=64"), "give the option for each"),
+        (("ask", "asia", "-t", "lung", "--cost", "xray=5", "dysp=2"), "give the option for each"),
+        (("convert", "asia", "asia.bif", "dysp=yes"), ""),
+    ],
+)
+def test_a_hint_fits_the_verb(capsys, tmp_path, monkeypatch, words, hint):
+    monkeypatch.chdir(tmp_path)
+    code, _, err = run(capsys, *words)
+    assert (code, list(tmp_path.iterdir())) == (2, [])
+    _, _, said = unboxed(err).partition(f"({words[-1]})")
+    assert said
+    assert hint in said
+    assert hint or "give" not in said
 
 
 def test_a_state_by_number_is_told(capsys):
@@ -318,10 +346,27 @@ def test_a_state_by_number_is_told(capsys):
     assert json.loads(out)["evidence"] == {"dysp": "no", "smoke": "yes"}
 
 
+def test_a_label_that_is_a_number_is_no_state_by_number(capsys, tmp_path):
+    um.save(um.Network([um.Variable("x", ("1", "2"))], {}, {"x": [0.5, 0.5]}), tmp_path / "x.bif")
+    code, out, err = run(capsys, "query", str(tmp_path / "x.bif"), "-e", "x=1.0", "--json")
+    assert (code, err, json.loads(out)["evidence"]) == (0, "", {"x": "1"})
+
+
 def test_a_file_is_found_without_its_ending(capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     um.save(ASIA, "pump.bif")
     assert "did you mean 'pump.bif'?" in run(capsys, "query", "pump")[2]
+
+
+def test_a_file_elsewhere_is_found_without_its_ending(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "sub").mkdir()
+    um.save(ASIA, "sub/pump.bif")
+    for given in ("sub/pump", str(tmp_path / "sub" / "pump")):
+        assert f"did you mean '{given}.bif'?" in run(capsys, "info", given)[2]
+    for given in ("nowhere/pump", "/nowhere/pump"):
+        code, _, err = run(capsys, "info", given)
+        assert (code, f"neither a file nor an example '{given}'" in err) == (2, True)
 
 
 def test_a_network_is_not_written_over_itself(capsys, tmp_path):
@@ -335,6 +380,12 @@ def test_one_pass_tells_of_uncertain_findings(model_file):
     model = um.load_model(model_file)
     assert "uncertain findings" in model.query({"dysp": {"yes": 0.9, "no": 0.2}}, method="um").message
     assert "uncertain" not in model.query({"dysp": "yes", "smoke": {"yes": 0.5, "no": 0.5}}, method="um").message
+
+
+@pytest.mark.parametrize(("virtual", "share"), [(0.0, "none"), (1e-4, "0.01%"), (0.125, "12.5%"), (0.2, "20%"), (1.0, "100%")])
+def test_the_share_of_uncertain_findings_is_told_however_small(virtual, share):
+    message = random_model(ASIA, virtual=virtual).query({"dysp": {"yes": 0.9, "no": 0.2}}, method="um").message
+    assert f", {share} of the findings in training were" in message
 
 
 def test_a_state_given_twice(capsys):

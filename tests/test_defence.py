@@ -127,3 +127,25 @@ def test_a_large_noisy_max_is_drawn_before_others_that_explain_the_same():
     assert frame.when[net.index["c"]] < frame.when[net.index["d"]]
     _, weights = um.sample_posterior(net, evidence, 20480, method="lookahead", weighted=True)
     assert np.max(weights) * len(weights) < 6
+
+
+@pytest.mark.parametrize(("rival", "least"), [([], 0.99), (["d39"], 0.4)])
+def test_a_large_noisy_max_does_not_wait_for_those_that_explain_nothing_with_it(rival, least):
+    """Its causes drive a long chain, which is exact in the order of the chain; drawn before all of it, they would hear of it in part."""
+    rng, four = np.random.default_rng(0), ("x", "y", "z", "u")
+    parents = {"c": [f"a{i}" for i in range(40)], "s": ["c", *rival]}
+    mechanisms = {a: [0.5, 0.5] for a in parents["c"]} | {"c": um.NoisyOr(0.01, [0.1] * 40)}
+    mechanisms["s"] = np.array([[[0.9, 0.1]] * 4, [[0.6, 0.4]] * 2 + [[0.2, 0.8]] * 2]) if rival else [[0.9, 0.1], [0.2, 0.8]]
+    for i in range(40):
+        parents |= {f"d{i}": [f"a{i}", f"d{i - 1}"][: 1 + (i > 0)], f"o{i}": [f"d{i}"]}
+        mechanisms[f"d{i}"] = rng.dirichlet(np.full(4, 0.3), size=(2, 4)[: 1 + (i > 0)])
+        mechanisms[f"o{i}"] = rng.dirichlet(np.full(4, 0.3), size=4)
+    net = um.Network([um.Variable(v, four if v[0] in "do" else ("no", "yes")) for v in mechanisms], parents, mechanisms)
+    frame = frame_of(net)
+    assert [net.names[i] for i in np.flatnonzero(frame.large)] == ["c"]
+    assert (frame.when[net.index["c"]] < frame.when[net.index["d39"]]) == bool(rival)
+    seen = um.sample(net, 1, seed=5)[0]
+    evidence = {f"o{i}": int(seen[net.index[f"o{i}"]]) for i in range(40)} | {"s": "yes"}
+    post = um.infer(net, evidence, method="lookahead", samples=5120)
+    assert post.ess > least * 5120
+    assert abs(post.log_evidence - um.exact(net, evidence).log_evidence) < 4 * post.log_evidence_error + 1e-9

@@ -43,6 +43,7 @@ NET = Network(
         ({"flag": True}, {2: 1}),
         ({"smoke": [0, 1]}, {0: 1}),  # one state is possible
         ({"size": {"big": 1}}, {3: 1}),
+        ({"size": {"big": 1, "huge": 0}}, {3: 1}),
     ],
 )
 def test_hard_evidence(evidence, hard):
@@ -52,7 +53,10 @@ def test_hard_evidence(evidence, hard):
     assert len(parsed) == len(hard)
 
 
-@pytest.mark.parametrize(("given", "expected"), [([0.2, 0.9], [0.2, 0.9]), ({"yes": 0.9, "no": 0.2}, [0.2, 0.9]), ([0, 0.5], [0, 0.5])])
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [([0.2, 0.9], [0.2, 0.9]), ({"yes": 0.9, "no": 0.2}, [0.2, 0.9]), ([0, 0.5], [0, 0.5]), ({"yes": 0.5, "no": 0}, [0, 0.5])],
+)
 def test_virtual_evidence(given, expected):
     parsed = parse_evidence(NET, {"smoke": given})
     assert parsed.virtual[0].tolist() == expected
@@ -96,6 +100,11 @@ def test_virtual_evidence(given, expected):
         ({"smoke": ["a", "b"]}, "must be numbers"),
         ({"smoke": {"maybe": 1}}, "no state 'maybe'"),
         ({"smoke": {"yes": "x"}}, "must be numbers"),
+        ({"smoke": {"yes": 0.8}}, "'smoke' names one state alone, which would be certain: give 'yes' itself, or name the others too"),
+        ({"size": {1: 2}}, "give 'big' itself"),
+        ({"smoke": {"yes": 0}}, "zero for every state"),
+        ({"smoke": {"yes": -1}}, "finite and not negative"),
+        ({"smoke": {"yse": 0.8}}, "no state 'yse'; did you mean 'yes'"),
         (["smoke"], "must be a mapping"),
         (pd.Series({"smoke": "yes"}), r"must be a mapping .*not Series; of a table's row make one: row\.dropna\(\)\.to_dict\(\)"),
     ],

@@ -55,6 +55,10 @@ DEEP = b'{"evidence": ' + b"[" * 100_000 + b"]" * 100_000 + b"}"
         (b'{"evidence": {"fever": [1, 1]}}', "needs 3 numbers"),
         (b'{"evidence": {"fever": [[1], [2], [3]]}}', "needs 3 numbers"),
         (b'{"evidence": {"fever": {"hot": 1}}}', "'fever' has no state 'hot'"),
+        (
+            b'{"evidence": {"fever": {"high": 0.8}}}',
+            "names one state alone, which would be certain: give 'high' itself, or name the others too",
+        ),
         (b'{"evidence": {"fever": {"high": "much"}}}', "must be numbers"),
         (b'{"evidence": {"fever": null}}', "'fever' cannot be null; give a state (none, low, high)"),
         (b'{"evidence": {"fever": [null, 1, 1]}}', "the likelihood of 'fever' must be numbers, not [null, 1, 1]"),

@@ -3,6 +3,7 @@
 import os
 import shutil
 import sys
+import weakref
 
 import jax
 import numpy as np
@@ -17,6 +18,7 @@ from unimarg.errors import FormatError, TrainingError, UsageError
 from unimarg.masking import Fixed
 from unimarg.presets import recipe
 from unimarg.trainer import estimate_priors, parse_budget
+from unimarg.training import State
 
 
 @pytest.fixture(scope="module")
@@ -112,6 +114,31 @@ def test_interrupted_saved_returned_and_resumed_to_the_same_weights(whole, stopp
     assert same(um.load_model(copy).trunk, whole.trunk)
     with pytest.raises(FormatError, match="finished"):
         train(checkpoint=copy, resume=True)
+
+
+@pytest.mark.parametrize("resumed", [False, True])
+def test_the_state_at_the_beginning_is_let_go(stopped, tmp_path, monkeypatch, resumed):
+    first, alive = [], []
+
+    def watched(make):
+        def made(*given):
+            state = make(*given)
+            optimizer = jax.tree.leaves((state if isinstance(state, State) else state[0]).trunk.optimizer)
+            first.extend(weakref.ref(a) for a in optimizer)
+            return state
+
+        return made
+
+    monkeypatch.setattr(trainer, "initial_state", watched(trainer.initial_state))
+    monkeypatch.setattr(trainer, "load_state", watched(trainer.load_state))
+    train(
+        checkpoint=shutil.copy(stopped[1], tmp_path / "run.um"),
+        resume=resumed,
+        force=not resumed,
+        progress=lambda p: alive.append(sum(r() is not None for r in first)),
+    )
+    assert first
+    assert alive == [0] * (2 if resumed else 3)
 
 
 def test_an_unfinished_run_is_not_written_over(stopped):
@@ -234,6 +261,8 @@ def test_a_loss_that_is_no_number_stops_with_the_last_good_model(tmp_path, calls
     assert all(np.isfinite(p).all() for p in answer.probabilities)
     assert same(um.load_model(path).trunk, e.value.model.trunk)
     assert str(e.value).endswith(f"; the last good weights are in {path}")
+    with pytest.raises(FormatError, match=f"the last good weights of a run that stopped at step 0 of {STEPS}, .* begin anew"):
+        train(checkpoint=path, calls=calls, preset="paper", learning_rate=1e30, resume=True)
 
 
 def test_a_student_that_is_no_number_is_not_saved_as_good(tmp_path, monkeypatch):

@@ -101,13 +101,22 @@ def load_state(path: str | PathLike[str], expected: Marginalizer, like: State) -
     leaves, tree = jax.tree.flatten(like)
     found = [tensors.get(f"state.{i}") for i in range(len(leaves))]
     if all(f is None for f in found):
-        raise FormatError("this run is finished; there is nothing to resume: to train for longer, begin anew with a larger budget", path)
+        raise FormatError(_why_not_resumed(model.history), path)
     if any(f is None or f.shape != a.shape or f.dtype != a.dtype for f, a in zip(found, leaves, strict=True)):
         raise FormatError("the state of the run does not fit its recipe, or another version began it", path)
     state, steps = jax.tree.unflatten(tree, [jnp.asarray(f) for f in found]), model.history.get("planned_steps")
     if not isinstance(steps, int) or not 0 <= int(state.step) <= steps < 2**31:
         raise FormatError(f"the run's number of steps is damaged: {int(state.step)} of {steps!r}", path)
     return state, model.history
+
+
+def _why_not_resumed(history: Mapping[str, Any]) -> str:
+    """Of a file without a state."""
+    step, planned = history.get("steps", 0), history.get("planned_steps", 0)
+    if step < planned:
+        why = f"it holds the last good weights of a run that stopped at step {step} of {planned}"
+        return f"{why}, and not its state: there is nothing to go on with, begin anew"
+    return "this run is finished; there is nothing to resume: to train for longer, begin anew with a larger budget"
 
 
 def differing(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[str]:

@@ -4,7 +4,8 @@ Evidence is one mapping from a variable's name to what is known of it:
 
 - a state's label or index: hard evidence, X = k. Where a label is a number there are no indices: "1" is the state called so;
 - a likelihood, as a list over the states or a ``{label: value}`` mapping: virtual evidence,
-  proportional to P(what was seen | X = k) (Pearl 1988). Where only one state is possible it is hard.
+  proportional to P(what was seen | X = k) (Pearl 1988). Where only one state is possible it is hard. States that a mapping
+  leaves out are impossible; one that names a single state is meant otherwise, and an error unless its value is 1.
 """
 
 from __future__ import annotations
@@ -97,6 +98,9 @@ def _finding(variable: Variable, value: object) -> int | Floats:
         # a single possible state with likelihood 1 is that state; another number would change P(e)
         if len(possible) == 1 and likelihood[possible[0]] == 1:
             return int(possible[0])
+        if isinstance(value, Mapping) and len(value) == 1 < variable.card:
+            advice = f"give {variable.states[possible[0]]!r} itself, or name the others too"
+            raise EvidenceError(f"the likelihood of {variable.name!r} names one state alone, which would be certain: {advice}")
         return likelihood
     states = ", ".join(variable.states)  # an empty value may be a mistake: None and NA are states in some networks
     allowed = f"a state ({states})" + ("" if numbered(variable) else ", its index") + " or a likelihood"

@@ -24,7 +24,7 @@ from unimarg.network import Floats, Ints, Network
 from unimarg.relevance import ancestors
 
 MANY = 2000  # rows that are worth a program
-ENTRIES = 1 << 18  # of all cliques; with more a program takes minutes to compile
+ENTRIES, ENTRIES_ACCELERATED = 1 << 18, 1 << 21  # of all cliques; on a CPU a program of more takes minutes to compile
 CALL = 4096  # rows of a call
 PART, PART_ACCELERATED = (8, 32, 1 << 18), (32, CALL, 1 << 28)  # rows at once: at least, at most, and entries of all cliques for them
 REACH = -640.0  # log of what is left above TINY_DOUBLE, that what is lost does not count
@@ -93,5 +93,6 @@ def _make(net: Network, nodes: Sequence[int], targets: Sequence[int]) -> ExactTa
     names = net.names
     parents = {names[i]: [names[p] for p in net.parents[i]] for i in nodes}
     variables, mechanisms = [net.variables[i] for i in nodes], {names[i]: net.mechanisms[i] for i in nodes}
-    tree = clique_tree(Network.as_given(variables, parents, mechanisms, net.name), ENTRIES)
+    limit = ENTRIES if jax.default_backend() == "cpu" else ENTRIES_ACCELERATED
+    tree = clique_tree(Network.as_given(variables, parents, mechanisms, net.name), limit)
     return None if tree is None else ExactTable(net, tree, targets)

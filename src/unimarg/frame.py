@@ -18,6 +18,7 @@ from unimarg.layout import Kind, NoisyBlocks, noisy_blocks, parent_order, power_
 from unimarg.mechanism import pmf_from_steps
 from unimarg.nets import CANDIDATES, choose
 from unimarg.network import Floats, Ints, Mechanism, Network, NoisyMax
+from unimarg.relevance import ancestors
 from unimarg.support import Support
 
 EXPANDED, TOGETHER = 1 << 10, 1 << 17  # entries up to which a noisy-max is taken as a table, and of all such tables
@@ -264,11 +265,16 @@ def _by_formula(m: Mechanism) -> bool:
 def drawing_order(net: Network, large: np.ndarray) -> Ints:
     """Parents first; among such orders one whose reverse, as an order of elimination, joins few variables at a time.
 
-    A large noisy-max with children comes as early as can be: those before it hear only on average what it may explain.
+    A large noisy-max is drawn before its rivals: those drawn before it hear only on average what it may explain.
     """
     logs = np.log2(net.cards.astype(float))
     waiting = [len(c) for c in net.children]
     neighbours: list[set[int]] = [set() for _ in range(len(net))]  # of a node's factors among those left
+    rivals = _rivals(net, large)
+    rival_of: dict[int, list[int]] = {}
+    for i, others in rivals.items():
+        for v in others:
+            rival_of.setdefault(v, []).append(i)
 
     def join(scope: set[int]) -> None:
         for v in scope:
@@ -279,8 +285,8 @@ def drawing_order(net: Network, large: np.ndarray) -> Ints:
             join({i, *pa})
 
     def size_of(i: int) -> tuple[bool, float]:
-        """Whether i is to be eliminated last, and the logarithm of the size of its table."""
-        return bool(large[i] and net.children[i]), sum(logs[v] for v in neighbours[i])
+        """Whether a rival of i is to be eliminated first, and the logarithm of the size of i's table."""
+        return bool(rivals.get(i)), sum(logs[v] for v in neighbours[i])
 
     queue = [(size_of(i), i) for i, w in enumerate(waiting) if w == 0]
     heapq.heapify(queue)
@@ -302,6 +308,19 @@ def drawing_order(net: Network, large: np.ndarray) -> Ints:
             join(rest)
         for p in net.parents[i]:
             waiting[p] -= 1
-            if waiting[p] == 0:
-                heapq.heappush(queue, (size_of(p), p))
+        for v in rival_of.get(i, ()):
+            rivals[v].discard(i)
+        for v in {*net.parents[i], *(v for v in rival_of.get(i, ()) if not rivals[v])}:
+            if waiting[v] == 0:
+                heapq.heappush(queue, (size_of(v), v))
     return np.array(order[::-1], dtype=np.int64)
+
+
+def _rivals(net: Network, large: np.ndarray) -> dict[int, set[int]]:
+    """Of a large noisy-max what may explain the same: its children's other parents, without those above it and those as large."""
+    found: dict[int, set[int]] = {}
+    for i in np.flatnonzero(large).tolist():
+        others = {p for c in net.children[i] for p in net.parents[c] if not large[p]}
+        if others:
+            found[i] = others - ancestors(net, [i])
+    return found

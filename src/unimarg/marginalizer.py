@@ -169,7 +169,7 @@ class Marginalizer:
         told = ["one forward pass, without an error of its own"]
         told += [f"not to be trusted: {self._never_shown(unseen)}"] if unseen else []
         if any(i in evidence.virtual for i in evidence.telling):
-            share = f"{self.recipe.virtual:.0%} of the findings" if self.recipe.virtual else "none of the findings"
+            share = f"{100 * self.recipe.virtual:.3g}% of the findings" if self.recipe.virtual else "none of the findings"
             told.append(
                 f"uncertain findings may move it too far or too little, {share} in training were: method 'auto' has an error for them"
             )

@@ -37,7 +37,7 @@ from unimarg.presets import Recipe, recipe
 from unimarg.propagation import Propagation
 from unimarg.ragged import Ragged
 from unimarg.student import batch_rows, descendants
-from unimarg.training import State, initial_state, run_steps
+from unimarg.training import initial_state, run_steps
 
 MAX_STEPS = 2**31 - 1
 PRIOR_SAMPLES = 1 << 20
@@ -200,78 +200,78 @@ class _Run:
         below = descendants(self.net) if self.recipe.student else None
         priors = prior_slots(self.priors, self.ragged)
         given = Given(self.compiled.arrays, key_from_seed(self.seed), *priors, jnp.int32(0), None if below is None else jnp.asarray(below))
-        state = initial_state(self.plan, self.seed)
+        self.state = initial_state(self.plan, self.seed)  # in this place alone: a variable here would keep the first one for the whole run
         if resume:
             assert self.path is not None
-            state, self.before = load_state(self.path, self._model(state, 0), state)
+            self.state, self.before = load_state(self.path, self._model(0), self.state)
             steps = self.before["planned_steps"]
             self.loss = self.before.get("loss")
             if self.held_out and self.before.get("held_out_sets") == len(self.held_out.evidence):
-                self.held_out.measured = [(s, e) for s, e in self.before.get("held_out", ()) if s < int(state.step)]
+                self.held_out.measured = [(s, e) for s, e in self.before.get("held_out", ()) if s < int(self.state.step)]
         else:
-            steps = self.limits.steps or self._calibrate(given, state)
-        self._judge(state)
-        state, finished = self._loop(given._replace(steps=jnp.int32(steps)), state, steps)
-        model = self._model(state, steps)
+            steps = self.limits.steps or self._calibrate(given)
+        self._judge()
+        finished = self._loop(given._replace(steps=jnp.int32(steps)), steps)
+        model = self._model(steps)
         if self.path:
             try:
-                save_model(model, self.path, None if finished else state)
+                save_model(model, self.path, None if finished else self.state)
             except FormatError as e:
                 raise TrainingError(f"the training ended, but {e}", model) from e
         return model
 
-    def _calibrate(self, given: Given, state: State) -> int:
+    def _calibrate(self, given: Given) -> int:
         """How many steps fit into the time that is left: by calls of the program, once it is compiled and warm."""
         assert self.limits.seconds is not None
-        jax.block_until_ready(run_steps(self.plan, given, state))  # compiles, and takes no step of a run of none
+        jax.block_until_ready(run_steps(self.plan, given, self.state))  # compiles, and takes no step of a run of none
         given = given._replace(steps=jnp.int32(MAX_STEPS))
         calls: list[float] = []
         trial = min(CALIBRATION_SECONDS, CALIBRATION_SHARE * self.limits.seconds)
         while len(calls) < 3 or sum(calls) < trial:
             begin = time.perf_counter()
-            jax.block_until_ready(run_steps(self.plan, given, state))
+            jax.block_until_ready(run_steps(self.plan, given, self.state))
             calls.append(time.perf_counter() - begin)
         warm = calls[len(calls) // 2 :]  # the first ones after a compilation take up to twice as long
         a_call = sum(warm) / len(warm)
         left = self.limits.seconds - (time.perf_counter() - self.start)
         return min(MAX_STEPS, self.plan.steps_per_call * max(1, int(0.97 * left / a_call)))
 
-    def _loop(self, given: Given, state: State, steps: int) -> tuple[State, bool]:
-        """The state at the end, and whether that was the planned one."""
+    def _loop(self, given: Given, steps: int) -> bool:
+        """Whether the state at the end is the planned one."""
         begin = saved = judged = time.perf_counter()
-        first = int(state.step)
-        good = self._model(state, steps)  # where the loss is known to be a number
+        first = int(self.state.step)
+        good = self._model(steps)  # where the loss is known to be a number
         try:
-            while int(state.step) < steps:
-                after, losses = run_steps(self.plan, given, state)
-                loss = float(losses[: int(after.step - state.step)].mean())
+            while int(self.state.step) < steps:
+                after, losses = run_steps(self.plan, given, self.state)
+                loss = float(losses[: int(after.step - self.state.step)].mean())
                 if not math.isfinite(loss):
                     # the state the call began with is good only if its own losses are numbers: of the first turn, which has the student's
                     first_turn = float(losses[: self.plan.together].sum())
-                    raise self._diverged(self._model(state, steps) if math.isfinite(first_turn) else good)
-                good = self._model(state, steps)
-                state, self.loss, now = after, loss, time.perf_counter()
+                    raise self._diverged(self._model(steps) if math.isfinite(first_turn) else good)
+                good = self._model(steps)
+                self.state, self.loss, now = after, loss, time.perf_counter()
                 del after  # a large state: there are three while the next is made
-                if now - judged > HELD_OUT_SECONDS or int(state.step) >= steps:
-                    self._judge(state)
+                if now - judged > HELD_OUT_SECONDS or int(self.state.step) >= steps:
+                    self._judge()
                     judged = time.perf_counter()
                 if self.progress:
-                    rate = (int(state.step) - first) * self.recipe.batch / (now - begin)
+                    rate = (int(self.state.step) - first) * self.recipe.batch / (now - begin)
                     held_out = self.held_out.measured[-1][1] if self.held_out else None
-                    self.progress(Progress(int(state.step), steps, loss, rate, now - self.start, held_out))
+                    self.progress(Progress(int(self.state.step), steps, loss, rate, now - self.start, held_out))
                 if self.path and now - saved > CHECKPOINT_SECONDS:
                     saved = now
                     try:
-                        save_model(self._model(state, steps), self.path, state)
+                        save_model(self._model(steps), self.path, self.state)
                     except FormatError as e:  # a full disk may have room again at the end
                         warnings.warn(f"{e}; the training goes on", stacklevel=2)
         except KeyboardInterrupt:
-            return state, False
-        return state, True
+            return False
+        return True
 
-    def _judge(self, state: State) -> None:
+    def _judge(self) -> None:
         if self.held_out:
-            self.held_out.measure(self._model(state, 0))
+            self.held_out.measure(self._model(0))
 
     def _diverged(self, model: Marginalizer) -> TrainingError:
         where = ""
@@ -284,21 +284,21 @@ class _Run:
         advice = f"try a smaller learning_rate (--option){where}"
         return TrainingError(f"the loss is no longer a number after step {model.history['steps']}; {advice}", model)
 
-    def _model(self, state: State, steps: int) -> Marginalizer:
+    def _model(self, steps: int) -> Marginalizer:
         history = {name: self.before[name] for name in ("held_out", "held_out_sets", "held_out_reference_error") if name in self.before}
         history |= {
             "seed": self.seed,
-            "steps": int(state.step),
+            "steps": int(self.state.step),
             "planned_steps": steps,
-            "samples": int(state.step) * self.recipe.batch,
+            "samples": int(self.state.step) * self.recipe.batch,
             "seconds": self.before.get("seconds", 0.0) + time.perf_counter() - self.start,
             "loss": self.loss,
         }
         if self.held_out:
             history |= {"held_out": list(self.held_out.measured), "held_out_sets": len(self.held_out.evidence)}
             history |= {"held_out_reference_error": self.held_out.reference_error}
-        student = None if state.student is None else state.student.best
-        return Marginalizer(self.net, self.recipe, state.trunk.best, self.priors, history, student)
+        student = None if self.state.student is None else self.state.student.best
+        return Marginalizer(self.net, self.recipe, self.state.trunk.best, self.priors, history, student)
 
 
 def device_bytes() -> int:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class _Verbs(typer.core.TyperGroup):
-    """``-e a=x b=y`` reads like two findings: the second one is then told where it belongs."""
+    """``-e a=x b=y`` reads like two findings, ``--option a=1 b=2`` like two options: the second one is then told where it belongs."""
 
     def invoke(self, ctx: Any) -> Any:
         try:
@@ -29,8 +29,16 @@ class _Verbs(typer.core.TyperGroup):
         except Exception as e:
             message = getattr(e, "message", "")
             if "unexpected extra argument" in message and "=" in message:
-                e.message = f"{message.rstrip('.')}; give -e for each finding, as in -e NAME=STATE -e NAME=STATE"  # pyright: ignore[reportAttributeAccessIssue]
+                e.message = message.rstrip(".") + _where_it_belongs(e)  # pyright: ignore[reportAttributeAccessIssue]
             raise
+
+
+def _where_it_belongs(e: Any) -> str:
+    """By the options of the verb that are given as NAME=VALUE."""
+    named = [p for p in e.ctx.command.params if (p.metavar or "").startswith("NAME=")]
+    if any("-e" not in p.opts for p in named):
+        return "; give the option for each"
+    return "; give -e for each finding, as in -e NAME=STATE -e NAME=STATE" if named else ""
 
 
 app = typer.Typer(
@@ -83,7 +91,8 @@ def network_of(source: str) -> Network:
     if source and Path(source).is_dir():
         raise UsageError(f"{source} is a folder, not a network file")
     if not source or not (Path(source).suffix or Path(source).exists()):
-        there = [p.name for p in sorted(Path().glob(f"{glob.escape(source)}.*"))] if source else []
+        folder, name = Path(source).parent, glob.escape(Path(source).name)
+        there = [str(p) for p in sorted(folder.glob(f"{name}.*"))] if source else []
         raise UsageError(f"there is neither a file nor an example {source!r}; {closest(source, [*there, *example_names()])}")
     model = model_of(source)
     return load(source) if model is None else model.net
@@ -116,12 +125,12 @@ def variables_of(net: Network, given: Iterable[str]) -> list[str]:
 
 def findings_of(net: Network, case: Path | None, evidence: Sequence[str]) -> dict[str, Any]:
     """What the case file and the options say; two different findings on one variable are a mistake."""
-    from unimarg.evidence import parse_evidence
+    from unimarg.evidence import numbered, parse_evidence
 
     given, by_number = _case(net, case), []
     for text in evidence:
         name, value = _finding(net, text)
-        if isinstance(value, str) and not text.endswith(f"={value}"):
+        if isinstance(value, str) and not text.endswith(f"={value}") and not numbered(net.variables[net.index[name]]):
             by_number.append(f"{text} is {value!r}")
         before = given.setdefault(name, value)
         states = [parse_evidence(net, {name: v}).hard for v in (before, value)]  # a case may have a state's number
@@ -174,9 +183,6 @@ def _finding(net: Network, text: str) -> tuple[str, Any]:
             likelihood[state] = float(number)
         except ValueError:
             raise EvidenceError(f"the likelihood of {name!r} is given as state:number,state:number, not {value!r}") from None
-    if len(likelihood) == 1:
-        (state,) = likelihood
-        raise EvidenceError(f"{text!r} names one state alone, which would be certain: write {name}={state}, or name the others too")
     return name, likelihood
 
 

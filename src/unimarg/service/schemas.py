@@ -12,7 +12,7 @@ FINDING: dict[str, Any] = {
         {"type": "number", "description": "the index of a state; its label where labels are whole numbers"},
         {"type": "boolean"},
         {"type": "array", "items": {"type": "number", "minimum": 0}, "description": "a likelihood for each state"},
-        {"type": "object", "additionalProperties": {"type": "number", "minimum": 0}, "description": "a likelihood by state"},
+        {"type": "object", "additionalProperties": {"type": "number", "minimum": 0}, "description": "a likelihood by state, 0 for others"},
     ]
 }
 
