@@ -42,7 +42,7 @@ def make_pairs(child: Ints, parent: Ints, quiet: Floats, apart: set[tuple[int, i
     """From all arcs into noisy-ors, ``[arcs]``, by the numbers of both ends; those ``apart`` are no pairs. None where there is none."""
     size = (int(child.max(initial=-1)) + 1, int(parent.max(initial=-1)) + 1)
 
-    def matrix(values: Floats) -> csr_array:
+    def matrix(values: np.ndarray) -> csr_array:
         return csr_array((values, (child, parent)), shape=size)
 
     loud, number = matrix(1 - quiet), matrix(np.arange(len(child)) + 1.0)
