@@ -146,7 +146,8 @@ def main() -> None:
         path = given.results / f"batch_rows_{name}.csv"
         with path.open("w", newline="") as f:
             csv.writer(f).writerows([COLUMNS, *rows])
-        draw(rows, path.with_suffix(".png"))
+        if models:
+            draw(rows, path.with_suffix(".png"))
 
 
 if __name__ == "__main__":

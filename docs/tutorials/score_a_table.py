@@ -24,7 +24,8 @@ print(list(out["id"]))  # -> ['p1', 'p2', 'p3']
 bad = pd.read_csv(folder / "bad.csv")
 print(bad["line"][0], bad["reason"][0])  # -> 5 'dysp' has no state 'perhaps'; allowed: 'yes', 'no'
 
-# %% The same by method="auto": row by row, exact or by sampling, with the largest standard error of each row. Slower, and to be trusted.
+# %% The same by method="auto": exact or by sampling, with the largest standard error of each row, to be trusted. Thousands of rows are
+# answered at once where exact inference is quick, as here; others row by row, slowly.
 um.score(model, folder / "patients.csv", folder / "sure.csv", ["lung"], method="auto", keep=["id"], errors=folder / "bad.csv")
 sure = pd.read_csv(folder / "sure.csv")
 print(list(sure["method"]))  # -> ['exact', 'exact', 'exact']

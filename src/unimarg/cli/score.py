@@ -26,8 +26,8 @@ def score(
     method: Annotated[
         str | None,
         typer.Option(
-            help="um: one pass of a trained model for many rows, its default. auto: exact or by sampling, row by row, with an error; "
-            "that of a network. exact: row by row too, and what is too expensive is a bad row."
+            help="um: one pass of a trained model for many rows, its default. auto: exact, many rows at once, where that is quick, "
+            "else row by row, by sampling with an error; that of a network. exact: what is too expensive is a bad row."
         ),
     ] = None,
     keep: Annotated[list[str] | None, typer.Option("--keep", help="A column to pass on, which need not be a variable. Repeatable.")] = None,
