@@ -98,8 +98,12 @@ def test_a_table_is_made_once_and_goes_with_its_network():
     table = exact_table(net, [0], [1, 2])
     assert exact_table(net, [0], [1, 2]) is table
     assert exact_table(net, [0], [2, 1]) is not table
+    assert exact_table(net, [0], [1, 2]) is table
+    assert exact_table(net, [], [1, 2]) is table  # whose nodes are among its own
+    for target in range(5):
+        exact_table(net, [0], [target])
     key = id(net)
-    assert key in exact_together._kept
+    assert len(exact_together._kept[key]) == exact_together.KEPT
     del net, table
     gc.collect()
     assert key not in exact_together._kept
@@ -110,12 +114,16 @@ def test_a_long_list_is_answered_together(monkeypatch, method):
     """What one program cannot answer, and uncertain findings, get the answers that they have alone."""
     sets = [{"dysp": "yes"}, NEVER, {"xray": {"yes": 0.9, "no": 0.2}}, {"smoke": "no", "dysp": "yes"}, {}]
     alone = um.infer(ASIA, sets, ["lung", "tub"], method)
-    monkeypatch.setattr("unimarg.inference.MANY", 5)
+    for module in ("inference", "exact_together"):
+        monkeypatch.setattr(f"unimarg.{module}.MANY", 5)
+    monkeypatch.setattr(exact_together, "ROWS_PER_CLIQUE", 0)
     calls: list[int] = []
     answers = exact_together.ExactTable.answers
     monkeypatch.setattr(exact_together.ExactTable, "answers", lambda self, states: calls.append(len(states)) or answers(self, states))
     found = um.infer(ASIA, sets, ["lung", "tub"], method)
     assert calls == [4]
+    assert um.infer(ASIA, sets, [], method)[0].probabilities == ()
+    assert calls == [4, 4]
     for one, other in zip(found, alone, strict=True):
         assert (one.status, one.message, list(one)) == (other.status, other.message, list(other))
         np.testing.assert_allclose(np.concatenate(one.probabilities), np.concatenate(other.probabilities), atol=1e-12)
@@ -123,7 +131,7 @@ def test_a_long_list_is_answered_together(monkeypatch, method):
     um.infer(ASIA, sets[:4], ["lung"], method)
     if method == "exact":
         um.infer(ASIA, sets, ["lung"], method, memory=1e6)  # a budget is kept to, one by one
-    assert calls == [4]
+    assert calls == [4, 4]
 
 
 @pytest.mark.parametrize("method", ["auto", "exact"])
@@ -136,6 +144,8 @@ def test_a_table_is_scored_together(tmp_path, monkeypatch, method):
     files = tmp_path / "rows.csv", tmp_path / "alone.csv", ["lung", "dysp"]
     one = um.score(ASIA, *files, method=method, errors=tmp_path / "alone_bad.csv")
     monkeypatch.setattr(exact_together, "MANY", 300)
+    monkeypatch.setattr(exact_together, "ROWS_PER_CLIQUE", 0)
+    exact_together._kept.clear()
     monkeypatch.setattr("unimarg.bulk.scoring._Answers._one", _only_row_17(monkeypatch))
     two = um.score(ASIA, files[0], tmp_path / "together.csv", files[2], method=method, errors=tmp_path / "together_bad.csv")
     assert (one.rows, one.bad) == (two.rows, two.bad) == (300, 2)

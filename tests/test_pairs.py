@@ -1,5 +1,7 @@
 """What noisy-ors with common parents say of each other: against enumeration where one of them knows something, and better than nothing."""
 
+import time
+
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -11,7 +13,7 @@ from unimarg import Network, NoisyOr, Variable
 from unimarg.encoding import one_hot
 from unimarg.evaluation import evidence_sets
 from unimarg.evidence import Evidence
-from unimarg.pairs import make_pairs
+from unimarg.pairs import MOST, make_pairs
 from unimarg.propagation import Propagation
 from unimarg.tables import given
 
@@ -121,3 +123,34 @@ def test_rare_nodes_leave_numbers():
     assert np.isfinite(said["marginal"]).all()
     known, values = jnp.asarray(states >= 0)[:, ragged.order], one_hot(jnp.asarray(states)[:, ragged.order], ragged)
     assert np.isfinite(Propagation(net, 6, True).logits(known, values, True)["message"]).all()
+
+
+@pytest.mark.parametrize("evidence", [{"d0": 1}, {"d0": 1, "f": 1}, {"d0": 1, "d1": 1}, {"f": 1}, {}])
+def test_causes_that_never_fail(evidence):
+    """Contributions of 1, and a parent that is always there: plain propagation's answers, or better ones."""
+    effects = {"f": NoisyOr(0.01, [1.0, 0.8, 0.5]), "s": NoisyOr(0.02, [1.0, 0.7, 1.0])}
+    priors = {"d0": [0.7, 0.3], "d1": [0.6, 0.4], "d2": [0.0, 1.0]}
+    net = Network([Variable(n) for n in (*priors, *effects)], {n: [*priors] for n in effects}, priors | effects)
+    states = np.array([[evidence.get(n, -1) for n in net.names]])
+    _, truth = enumerate_all(net, Evidence({net.index[n]: k for n, k in evidence.items()}, {}))
+    with_pairs, without = (abs(corrected(net, states, on)[0] - np.concatenate(truth)).max() for on in (True, False))
+    assert with_pairs <= without + 1e-6
+
+
+def test_training_starts_from_numbers_where_causes_never_fail():
+    effects, priors = {"f": NoisyOr(0.01, [1.0, 0.8]), "s": NoisyOr(0.02, [1.0, 0.7])}, {"a": [0.7, 0.3], "b": [0.6, 0.4]}
+    net = Network([Variable(n) for n in ("a", "b", *effects)], {n: ["a", "b"] for n in effects}, priors | effects)
+    model = um.train(net, "default", "2 steps", hidden=(4,), batch=64, student=0)
+    assert np.isfinite(model.history["loss"])
+
+
+def test_a_hub_with_many_children_is_soon_prepared():
+    """Two causes of everything: millions of pairs, of which the best are kept."""
+    count = 2500
+    start = time.perf_counter()
+    quiet = np.random.default_rng(0).uniform(0.1, 0.9, 2 * count)
+    found = make_pairs(np.repeat(np.arange(count), 2), np.tile([0, 1], count), quiet, {(0, 1)})
+    assert found is not None
+    assert len(found.of) == MOST
+    assert time.perf_counter() - start < 60
+    assert (0, 1) not in zip(found.of.tolist(), found.by.tolist(), strict=True)

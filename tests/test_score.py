@@ -304,6 +304,7 @@ def test_a_run_goes_on_where_it_stopped(tmp_path, monkeypatch, suffix):
 
 
 def test_a_run_of_a_network_goes_on_with_that_network_only(tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "ONE_BY_ONE", 4)
     monkeypatch.setattr(module, "MOST", 4)
     frame(10).to_csv(tmp_path / "rows.csv", index=False)
 
@@ -328,6 +329,7 @@ def test_a_run_of_a_network_goes_on_with_that_network_only(tmp_path, monkeypatch
 
 def test_a_run_of_a_model_goes_on_with_that_model_only(tmp_path, monkeypatch):
     """Its student and its network's tables count too, since auto and exact answer by them."""
+    monkeypatch.setattr(module, "ONE_BY_ONE", 4)
     monkeypatch.setattr(module, "MOST", 4)
     frame(10).to_csv(tmp_path / "rows.csv", index=False)
     model = random_model(ASIA, preset="default", hidden=(4,), student=2)
@@ -365,6 +367,7 @@ def test_the_advice_after_a_bad_row_can_be_followed(tmp_path, monkeypatch):
     (tmp_path / "out.csv.parts").mkdir()
     (tmp_path / "out.csv.parts" / "job.json").write_text("{}")  # of a run that was killed before its first part
     assert score(MODEL, *files, ["tub"], errors=tmp_path / "bad.csv").bad == 1
+    monkeypatch.setattr(module, "ONE_BY_ONE", 4)
     monkeypatch.setattr(module, "MOST", 4)
     monkeypatch.setattr(module, "FEWEST", 4)
     table(tmp_path, f"{HEADER}\n{good * 9}{wrong}")

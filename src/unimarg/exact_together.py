@@ -23,7 +23,8 @@ from unimarg.importance import side_by_side
 from unimarg.network import Floats, Ints, Network
 from unimarg.relevance import ancestors
 
-MANY = 2000  # rows that are worth a program
+MANY, ROWS_PER_CLIQUE = 2000, 20  # rows that are worth a program, which takes the longer to compile the more cliques there are
+KEPT = 4  # programs for each network
 ENTRIES, ENTRIES_ACCELERATED = 1 << 18, 1 << 21  # of all cliques; on a CPU a program of more takes minutes to compile
 CALL = 4096  # rows of a call
 PART, PART_ACCELERATED = (8, 32, 1 << 18), (32, CALL, 1 << 28)  # rows at once: at least, at most, and entries of all cliques for them
@@ -41,6 +42,7 @@ class ExactTable:
 
     def __init__(self, net: Network, tree: CliqueTree, targets: Sequence[int]):
         """``tree`` is of a part of ``net``."""
+        self.many = max(MANY, ROWS_PER_CLIQUE * len(tree.cliques))  # rows that it is worth
         self.nodes, self.card = np.array([net.index[name] for name in tree.net.names]), int(net.cards[list(targets)].sum())
         columns, cards = [tree.net.index[net.names[t]] for t in targets], tree.net.cards.tolist()
         least, most, fit = PART if jax.default_backend() == "cpu" else PART_ACCELERATED
@@ -70,23 +72,26 @@ class ExactTable:
         with ThreadPoolExecutor(side_by_side()) as pool:
             found = [*pool.map(call, range(0, len(rows), CALL))]
         out = np.concatenate(found) if found else np.zeros((0, self.card + 2))
-        probabilities, log_p, reach = out[:, : self.card], out[:, -2], out[:, -1]
+        probabilities, log_p, reach = np.minimum(out[:, : self.card], 1), np.minimum(out[:, -2], 0), out[:, -1]
         return Found(probabilities, log_p, (reach > REACH) & np.isfinite(probabilities).all(axis=1))
 
 
-_kept: dict[int, tuple[tuple[Ints, Ints], ExactTable | None]] = {}  # of each network the last, and what it is for
+_kept: dict[int, dict[tuple[int, ...], ExactTable | None]] = {}  # of each network the last few, by their targets
 
 
 def exact_table(net: Network, observed: Iterable[int], targets: Sequence[int]) -> ExactTable | None:
-    """For findings on nodes ``observed`` at most, or None where the cliques are too large. Made once, if asked for again and again."""
-    nodes = sorted(ancestors(net, {*observed, *targets}))
-    wanted = np.array(nodes), np.array(targets)
-    kept = _kept.get(id(net))
-    if kept is None:
+    """For findings on nodes ``observed`` at most, or None where the cliques are too large. Kept, if asked for again and again."""
+    nodes, wanted = sorted(ancestors(net, {*observed, *targets})), tuple(targets)
+    if id(net) not in _kept:
         weakref.finalize(net, _kept.pop, id(net), None)
-    if kept is None or not all(map(np.array_equal, kept[0], wanted)):
-        kept = _kept[id(net)] = wanted, _make(net, nodes, targets)
-    return kept[1]
+    kept = _kept.setdefault(id(net), {})
+    found = kept.pop(wanted, None)
+    if found is None or not {*nodes} <= {*found.nodes.tolist()}:
+        found = _make(net, nodes, targets)
+    kept[wanted] = found
+    while len(kept) > KEPT:
+        del kept[next(iter(kept))]
+    return found
 
 
 def _make(net: Network, nodes: Sequence[int], targets: Sequence[int]) -> ExactTable | None:

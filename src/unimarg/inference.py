@@ -5,6 +5,7 @@ Of many, those that ``lookahead`` samples are drawn several at a time where the 
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -105,19 +106,20 @@ def _one_after_the_other(net: Network, asked: Sequence[Asked], method: str, made
 
 def _exactly_together(net: Network, asked: Sequence[Asked], method: str, targets: Sequence[int]) -> list[Posterior]:
     """By one program, where cliques are small; what it does not answer one after the other."""
-    table, out = exact_table(net, range(len(net)), targets), dict[int, Posterior]()
-    if table is not None:
-        began = time.perf_counter()
+    began, out = time.perf_counter(), dict[int, Posterior]()
+    table = exact_table(net, {i for a in asked for i in a.query.evidence.hard}, targets)
+    if table is not None and len(asked) >= table.many:
         certain = [n for n, a in enumerate(asked) if not a.query.evidence.virtual]
         states = np.full((len(certain), len(net)), -1)
         for row, n in enumerate(certain):
             hard = asked[n].query.evidence.hard
             states[row, list(hard)] = list(hard.values())
         found = table.answers(states)
-        variables, ends = [net.variables[t] for t in targets], np.cumsum(net.cards[list(targets)])[:-1]
+        variables, ends = [net.variables[t] for t in targets], np.cumsum([0, *net.cards[list(targets)]])
         seconds = (time.perf_counter() - began) / max(len(certain), 1)
         for row in np.flatnonzero(found.reached).tolist():
-            out[certain[row]] = Posterior.exact(variables, np.split(found.probabilities[row], ends), float(found.log_p[row]), seconds)
+            probabilities = [found.probabilities[row, a:b].copy() for a, b in itertools.pairwise(ends)]
+            out[certain[row]] = Posterior.exact(variables, probabilities, float(found.log_p[row]), seconds)
     left = [n for n in range(len(asked)) if n not in out]
     out |= zip(left, _one_after_the_other(net, [asked[n] for n in left], method, asked[0].options), strict=True)
     return [out[n] for n in range(len(asked))]

@@ -24,8 +24,11 @@ from scipy.sparse import csr_array
 from unimarg.network import Floats, Ints
 
 MOST = 1 << 14  # pairs, those that are tied most
+BLOCK = 1 << 22  # entries of a matrix of pairs at a time
 LARGEST = 2.0  # |log R|: what is beyond is rounding
-TINY = 1e-30
+MOST_OF_A_PARENT, MOST_IN_ALL = 20.0, 60.0  # of log A and log B: their exponentials are numbers
+TINY, ROUNDING = 1e-30, 1e-7
+FAINT = 1e-6  # a probability of what is known of f that float32 tells from 0
 
 
 class Pairs(NamedTuple):
@@ -40,46 +43,70 @@ class Pairs(NamedTuple):
 
 def make_pairs(child: Ints, parent: Ints, quiet: Floats, apart: set[tuple[int, int]]) -> Pairs | None:
     """From all arcs into noisy-ors, ``[arcs]``, by the numbers of both ends; those ``apart`` are no pairs. None where there is none."""
-    size = (int(child.max(initial=-1)) + 1, int(parent.max(initial=-1)) + 1)
+    nodes, size = int(child.max(initial=-1)) + 1, (int(child.max(initial=-1)) + 1, int(parent.max(initial=-1)) + 1)
+    there, loud, squares, number = (
+        csr_array((values, (child, parent)), shape=size)
+        for values in (np.ones(len(child)), 1 - quiet, (1 - quiet) ** 2, np.arange(len(child)) + 1.0)
+    )
+    not_these = np.array(sorted(apart), np.int64).reshape(-1, 2)
+    of, by, tied = np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0)
+    block = max(BLOCK // max(nodes, 1), 1)
+    for first in range(0, nodes, block):  # a hub of thousands of children has millions of pairs
+        rows = slice(first, first + block)
+        chosen = (there[rows] @ there.T).toarray() > 1
+        chosen[np.arange(len(chosen)), first + np.arange(len(chosen))] = False
+        here = not_these[(not_these[:, 0] >= first) & (not_these[:, 0] < first + block)]
+        chosen[here[:, 0] - first, here[:, 1]] = False
+        s, f = np.nonzero(chosen)
+        # sum over any two common parents of the products of their (1 - q) (1 - r)
+        more = ((loud[rows] @ loud.T).toarray() ** 2 - (squares[rows] @ squares.T).toarray())[s, f]
+        of, by, tied = np.concatenate([of, s + first]), np.concatenate([by, f]), np.concatenate([tied, more])
+        best = np.sort(np.argsort(-tied, kind="stable")[:MOST])
+        of, by, tied = of[best], by[best], tied[best]
+    return _with_common(of, by, number.tocsr(), quiet) if len(of) else None
 
-    def matrix(values: np.ndarray) -> csr_array:
-        return csr_array((values, (child, parent)), shape=size)
 
-    loud, number = matrix(1 - quiet), matrix(np.arange(len(child)) + 1.0)
-    there, squares = matrix(np.ones(len(child))), matrix((1 - quiet) ** 2)
-    common = (there @ there.T).tocoo()
-    chosen = (common.data > 1) & (common.row != common.col)
-    pairs = [p for p in zip(common.row[chosen].tolist(), common.col[chosen].tolist(), strict=True) if p not in apart]
-    if not pairs:
-        return None
-    of, by = np.array(pairs, np.int64).T
-    # sum over any two common parents of the products of their (1 - q) (1 - r)
-    tied = (loud @ loud.T).tocsr()[of, by] ** 2 - (squares @ squares.T).tocsr()[of, by]
-    best = np.sort(np.argsort(-np.asarray(tied).ravel(), kind="stable")[:MOST])
-    of, by = of[best], by[best]
-    # where both rows of the matrix of arcs have an entry
+def _with_common(of: Ints, by: Ints, number: csr_array, quiet: Floats) -> Pairs:
+    """From the number of each arc plus 1, ``[nodes, parents]``."""
     mine, theirs = number[of], number[by]
     both = mine.astype(bool).multiply(theirs.astype(bool)).tocoo()
-    pair, d = both.row.astype(np.int64), both.col
-    arcs = tuple(np.asarray(a[pair, d]).ravel().astype(np.int64) - 1 for a in (mine.tocsr(), theirs.tocsr()))
-    order = np.argsort(pair, kind="stable")
-    arcs = arcs[0][order], arcs[1][order]
-    return Pairs(of, by, pair[order], arcs, (quiet[arcs[0]].astype(np.float32), quiet[arcs[1]].astype(np.float32)))
+    order = np.lexsort((both.col, both.row))
+    pair, d = both.row[order].astype(np.int64), both.col[order]
+    to_s, to_f = (np.asarray(a.tocsr()[pair, d]).ravel().astype(np.int64) - 1 for a in (mine, theirs))
+    return Pairs(of, by, pair, (to_s, to_f), (quiet[to_s].astype(np.float32), quiet[to_f].astype(np.float32)))
 
 
 def log_parts(given: jax.Array, alone: jax.Array, quiet: tuple[np.ndarray, np.ndarray]) -> tuple[jax.Array, jax.Array]:
-    """What common parents add to log A and log B, ``[common, n]``, from their logits with f and without."""
+    """What common parents add to log A and log B, ``[common, n]``, from their logits with f and without.
+
+    1 - p + p q r over 1 - p + p r is 1 - p' + p' q with odds of p' r times those of p; and (1 - p + p q) / (1 - b + b q) differs from 1 by
+    (b - p) (1 - q) / (1 - b + b q), of which no digit cancels.
+    """
     q, r = (jnp.asarray(a)[:, None] for a in quiet)
-    b, p = jax.nn.sigmoid(given), jax.nn.sigmoid(alone)
-    plain = 1 - b + b * q
-    a = 1 - p + p * q
-    return jnp.log(a / plain), jnp.log((1 - p + p * q * r) / ((1 - p + p * r) * plain))
+    plain = jnp.maximum(jax.nn.sigmoid(-given) + jax.nn.sigmoid(given) * q, TINY)
+
+    def log_part(logit: jax.Array) -> jax.Array:
+        differs = _difference(given, logit) * (1 - q) / plain
+        return jnp.minimum(jnp.log1p(jnp.maximum(differs, -1 + ROUNDING)), MOST_OF_A_PARENT)
+
+    return log_part(alone), log_part(alone + jnp.log(jnp.maximum(r, TINY)))
+
+
+def _difference(x: jax.Array, y: jax.Array) -> jax.Array:
+    """sigmoid(x) - sigmoid(y)"""
+    more, less = jnp.maximum(x, y), jnp.minimum(x, y)
+    return jnp.sign(x - y) * jax.nn.sigmoid(more) * jax.nn.sigmoid(-less) * -jnp.expm1(less - more)
 
 
 def log_r(log_a: jax.Array, log_b: jax.Array, log_c: jax.Array, known: jax.Array) -> jax.Array:
-    """log R ``[pairs, n]``; ``known`` is l, ``[pairs, 2, n]``. Of differences from 1, since all are near it."""
+    """log R ``[pairs, n]``; ``known`` is l, ``[pairs, 2, n]``. Of differences from 1, since all are near it.
+
+    Where what is known of f is all but impossible, rounding is all that there is, and R is 1.
+    """
     absent, present = known[:, 0], known[:, 1]
-    a, b, c, rest = jnp.expm1(log_a), jnp.expm1(log_b), jnp.exp(log_c), -jnp.expm1(log_c)
-    ratio = (present * (a - c * b) + absent * c * b) / jnp.maximum(present * rest + absent * c, TINY)
-    bound = float(np.expm1(-LARGEST))
-    return jnp.minimum(jnp.log1p(jnp.maximum(ratio, bound)), LARGEST)
+    a, b = (jnp.expm1(jnp.minimum(log, MOST_IN_ALL)) for log in (log_a, log_b))
+    c, rest = jnp.exp(log_c), -jnp.expm1(log_c)
+    possible = present * rest + absent * c
+    ratio = (present * (a - c * b) + absent * c * b) / jnp.maximum(possible, TINY)
+    log = jnp.minimum(jnp.log1p(jnp.maximum(ratio, float(np.expm1(-LARGEST)))), LARGEST)
+    return log * (possible / (possible + FAINT))

@@ -376,7 +376,7 @@ def _cumulative(noisy: Noisy, heard: Widths) -> tuple[jax.Array, list[jax.Array]
     for arcs in noisy.arcs:
         children, each, parent_states = arcs.factors.shape[:3]
         parents = heard[arcs.parents][arcs.first : arcs.first + children * each].reshape(children, each, parent_states - 1, n)
-        logs.append(lax.optimization_barrier(jnp.log(jnp.maximum(_expected(parents, arcs.factors), TINY))))  # [children, each, steps, n]
+        logs.append(lax.optimization_barrier(_log_expected(parents, arcs.factors)))  # [children, each, steps, n]
         partial.append(_sum(logs[-1]))
     return own, logs, noisy.sums(jnp.concatenate(partial)) + jnp.asarray(noisy.leak)[..., None]
 
@@ -396,12 +396,12 @@ def _noisy_messages(noisy: Noisy, heard: Widths) -> Iterator[tuple[int, jax.Arra
     yield noisy.width, _log_ratios(pmf)
 
 
-def _expected(logits: jax.Array, factors: np.ndarray) -> jax.Array:
-    """E[F], ``[..., K, n]``, with F ``[..., J, K]`` and the parents' logits ``[..., J - 1, n]``."""
+def _log_expected(logits: jax.Array, factors: np.ndarray) -> jax.Array:
+    """log E[F], ``[..., K, n]``, with F ``[..., J, K]`` and the parents' logits ``[..., J - 1, n]``."""
     if logits.shape[-2] > 1:
-        return _sum_products(_probabilities(logits), jnp.asarray(factors))
-    odds = jnp.exp(jnp.minimum(logits, -2 * NEVER))  # F = 1 for the first state
-    return (1 + odds * jnp.asarray(factors)[..., 1, :, None]) / (1 + odds)
+        return jnp.log(jnp.maximum(_sum_products(_probabilities(logits), jnp.asarray(factors)), TINY))
+    loud = jnp.asarray(1 - factors[..., 1, :, None])  # F = 1 for the first state
+    return jnp.maximum(jnp.log1p(-jax.nn.sigmoid(logits) * loud), NEVER)
 
 
 def _sum_products(a: jax.Array, b: jax.Array) -> jax.Array:

@@ -79,7 +79,9 @@ def score(
     table = open_source(Path(rows))
     nodes = _check(net, table.columns, targets, keep)
     answers = _Answers(net, model, table, nodes, method, list(keep))
-    size = min(max(BATCH_STATES // int(net.cards.sum()), FEWEST), MOST) if method == "um" or answers.exact else ONE_BY_ONE
+    size = min(max(BATCH_STATES // int(net.cards.sum()), FEWEST), MOST)
+    if method != "um" and (answers.exact is None or answers.exact.many > size):
+        size = ONE_BY_ONE
     _check_files(table.path, Path(output), None if errors is None else Path(errors))
     job = {"input": _stamp(table.path), "model": digest(net, model), "columns": table.columns, "targets": [net.names[i] for i in nodes]}
     job |= {"method": method, "keep": list(keep), "rows": size}
@@ -166,12 +168,10 @@ class _Answers:
 
     def _with_errors(self, states: np.ndarray, wrong: dict[int, str]) -> tuple[np.ndarray, dict[str, list[Any]]]:
         """All rows together where exact inference is quick and they are many, whatever came before: a run that is resumed does the same."""
-        from unimarg.exact_together import MANY
-
         found = np.zeros((len(states), len(self.names)), dtype=np.float32)
         n, left = len(states), np.ones(len(states), dtype=bool)
         more: dict[str, list[Any]] = {"method": ["exact"] * n, "status": ["ok"] * n, "largest_error": [0.0] * n}
-        if self.exact and n >= MANY:
+        if self.exact and n >= self.exact.many:
             found[:], _, reached = self.exact.answers(states)
             left = ~reached
         for r in np.flatnonzero(left).tolist():
