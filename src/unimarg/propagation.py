@@ -400,8 +400,9 @@ def _log_expected(logits: jax.Array, factors: np.ndarray) -> jax.Array:
     """log E[F], ``[..., K, n]``, with F ``[..., J, K]`` and the parents' logits ``[..., J - 1, n]``."""
     if logits.shape[-2] > 1:
         return jnp.log(jnp.maximum(_sum_products(_probabilities(logits), jnp.asarray(factors)), TINY))
-    loud = jnp.asarray(1 - factors[..., 1, :, None])  # F = 1 for the first state
-    return jnp.maximum(jnp.log1p(-jax.nn.sigmoid(logits) * loud), NEVER)
+    quiet, loud = jnp.asarray(factors[..., 1, :, None]), jnp.asarray(1 - factors[..., 1, :, None])  # F = 1 for the first state
+    likely = jnp.log(jnp.maximum(jax.nn.sigmoid(-logits) + jax.nn.sigmoid(logits) * quiet, TINY))
+    return jnp.where(logits > 0, likely, jnp.log1p(-jax.nn.sigmoid(jnp.minimum(logits, 0)) * loud))  # whichever keeps its digits
 
 
 def _sum_products(a: jax.Array, b: jax.Array) -> jax.Array:
