@@ -62,21 +62,22 @@ def table_rows(block: TableBlocks, states: jax.Array) -> jax.Array:
     return index
 
 
-def noisy_steps(block: NoisyBlocks, states: jax.Array) -> list[jax.Array]:
-    """D_1 .. D_{card-1}, each ``[width, samples]``."""
+def noisy_steps(block: NoisyBlocks, states: jax.Array, together: int = TURN) -> list[jax.Array]:
+    """D_1 .. D_{card-1}, each ``[width, samples]``; with fewer parents ``together`` the program is smaller."""
     width, _, _, card_steps = block.steps.shape
+    turns, wide = (TURN // together * a for a in (block.turns, block.wide))
     start = tuple(jnp.broadcast_to(block.leak[:, k, None], (width, states.shape[1])) for k in range(card_steps))
 
     def add_parents(turn: jax.Array, sums: tuple[jax.Array, ...], most: int) -> tuple[jax.Array, ...]:
-        for j in range(TURN):
-            state = take_states(states, block.parents[:, turn * TURN + j])
-            sums = with_parent(sums, block.steps[:, turn * TURN + j, :most], state)
+        for j in range(together):
+            state = take_states(states, block.parents[:, turn * together + j])
+            sums = with_parent(sums, block.steps[:, turn * together + j, :most], state)
         return sums
 
     most = block.steps.shape[2]
     if most > 1:
-        start = lax.fori_loop(0, block.wide, partial(add_parents, most=most), start)
-    return list(lax.fori_loop(block.wide if most > 1 else 0, block.turns, partial(add_parents, most=1), start))
+        start = lax.fori_loop(0, wide, partial(add_parents, most=most), start)
+    return list(lax.fori_loop(wide if most > 1 else 0, turns, partial(add_parents, most=1), start))
 
 
 def with_parent(sums: tuple[jax.Array, ...], step: jax.Array, state: jax.Array) -> tuple[jax.Array, ...]:

@@ -22,7 +22,6 @@ each link overwriting the one before.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -45,7 +44,7 @@ from unimarg.conditionals import (
 )
 from unimarg.counter import Key
 from unimarg.frame import CONTEXTS, Shape
-from unimarg.layout import NoisyBlocks
+from unimarg.layout import TURN, NoisyBlocks
 from unimarg.nets import Numbers, leading_bits
 
 assert (PLAIN_TABLE, TABLE, PLAIN_NOISY, NOISY, TILTED) == (0, 1, 2, 3, 4)  # the order of the branches below
@@ -55,7 +54,7 @@ LEAST = -60.0  # of log D, relative to the largest
 class Origin(NamedTuple):
     """What each node was drawn from."""
 
-    rows: jax.Array  # [nodes, n]: where the row of its table begins, if it was drawn from that
+    rows: jax.Array  # [nodes, n]: where the row of its table begins, if it has one
     formula: jax.Array  # [formulas, n]: q of all states but the first where it was drawn by formula, at its ``Step.formula``
 
 
@@ -95,10 +94,11 @@ def steps_of_walk(
         states, log_w, lost, kept, sums, origin = carry
         now: Step = jax.tree.map(lambda a: lax.dynamic_index_in_dim(a, t, 0, keepdims=False), given.steps)
         columns = lax.dynamic_index_in_dim(given.columns, now.points, 0, keepdims=False)
-        here = Here(given, now, states, sums, partial(numbers.words, now.number, columns))
+        here = Here(given, now, states, table_entries(now, states), sums, numbers.words(now.number, columns))
         if forced is not None:
             here = here._replace(fixed=lax.dynamic_index_in_dim(forced, t, 0, keepdims=False).astype(jnp.int32))
-        new, gain, row, q = _step(here, shape.formula_states)
+        new, gain, q = _step(here, shape.formula_states)
+        row = here.row
         if turns is not None:
             own, rows = t < given.drawn, origin.rows
             before = (lax.dynamic_index_in_dim(a, now.node, 0, keepdims=False) for a in (states, rows))
@@ -131,14 +131,15 @@ class Here(NamedTuple):
     given: Conditionals
     now: Step
     states: jax.Array
+    row: jax.Array  # [n]: where that of its table begins
     sums: jax.Array | None  # [steps of large noisy-max nodes, n]
-    words: Callable[[], tuple[jax.Array, jax.Array]]  # random, high and low, [n] each
+    words: tuple[jax.Array, jax.Array]  # random, high and low, [n] each
     fixed: jax.Array | None = None
 
 
-# --- one node: each gives the states, what they add to the log weight, the row of the table they are from, or q of every state
+# --- one node: each gives the states, what they add to the log weight, and q of every state if they were drawn by formula
 
-Drawing = tuple[jax.Array, jax.Array, jax.Array | None, list[jax.Array]]
+Drawing = tuple[jax.Array, jax.Array, list[jax.Array]]
 
 
 def _step(here: Here, kept: int) -> tuple[jax.Array, ...]:
@@ -185,10 +186,10 @@ def _padded(parts: list[jax.Array], most: int) -> jax.Array:
 
 
 def _same_shape(drawing: Drawing, states: int) -> tuple[jax.Array, ...]:
-    state, gain, row, q = drawing
+    state, gain, q = drawing
     never = jnp.zeros(state.shape)
     by_state = jnp.stack([*q[1:], *[never] * states][:states]) if states else jnp.zeros((0, *state.shape))
-    return state, gain, jnp.zeros(state.shape, jnp.int32) if row is None else row, by_state
+    return state, gain, by_state
 
 
 def _kept(now: Step, q: jax.Array, formula: jax.Array) -> jax.Array:
@@ -201,20 +202,18 @@ def _kept(now: Step, q: jax.Array, formula: jax.Array) -> jax.Array:
 
 
 def _plain_table(here: Here, binary: bool) -> Drawing:
-    row = table_entries(here.now, here.states)
-    return _invert(here, row, binary), jnp.zeros(row.shape), row, []
+    return _invert(here, binary), jnp.zeros(here.row.shape), []
 
 
 def _table(here: Here, binary: bool) -> Drawing:
-    row = table_entries(here.now, here.states)
-    state = lax.optimization_barrier(_invert(here, row, binary))  # or it is computed again for the gain
-    return state, here.given.log_ratio.at[row + state].get(mode="promise_in_bounds"), row, []
+    state = lax.optimization_barrier(_invert(here, binary))  # or it is computed again for the gain
+    return state, here.given.log_ratio.at[here.row + state].get(mode="promise_in_bounds"), []
 
 
 def _plain_noisy(here: Here, card: int) -> Drawing:
     log_p = _log_p_noisy(here.given, here.now, here.states, card)
     state = _draw(here, [jnp.exp(p) for p in log_p])
-    return state, jnp.zeros(state.shape), None, []
+    return state, jnp.zeros(state.shape), []
 
 
 def _noisy(here: Here, card: int, say: jax.Array | None) -> Drawing:
@@ -222,7 +221,7 @@ def _noisy(here: Here, card: int, say: jax.Array | None) -> Drawing:
     target = [p + now.log_likelihood[k] for k, p in enumerate(_log_p_noisy(here.given, now, here.states, card))]
     log_a = [t + now.tilt[k] for k, t in enumerate(target)]
     if say is not None:
-        table = _row(here, table_entries(now, here.states), card)
+        table = _row(here, card)
         log_a = [a + jnp.where(now.half > 0, t, 0) + say[k] for k, (a, t) in enumerate(zip(log_a, table, strict=True))]
     total = _logsumexp(log_a)
     log_q = [a - total for a in log_a]
@@ -234,7 +233,7 @@ def _noisy(here: Here, card: int, say: jax.Array | None) -> Drawing:
     q = [jnp.exp(a) for a in log_q]
     state = lax.optimization_barrier(_draw(here, q))
     log_t = _pick(target, state)
-    return state, jnp.where(log_t > -jnp.inf, log_t - _pick(log_q, state), -jnp.inf), None, q
+    return state, jnp.where(log_t > -jnp.inf, log_t - _pick(log_q, state), -jnp.inf), q
 
 
 def _mixed(now: Step, target: list[jax.Array], log_q: list[jax.Array]) -> list[jax.Array]:
@@ -249,15 +248,14 @@ def _mixed(now: Step, target: list[jax.Array], log_q: list[jax.Array]) -> list[j
 
 def _tilted(here: Here, card: int, say: jax.Array | None) -> Drawing:
     assert say is not None
-    base = table_entries(here.now, here.states)
     top = _largest(list(say[:card]))
     relative = [jnp.maximum(say[k] - top, LEAST) for k in range(card)]
-    log_a = [p + d for p, d in zip(_row(here, base, card), relative, strict=True)]
+    log_a = [p + d for p, d in zip(_row(here, card), relative, strict=True)]
     total = _logsumexp(log_a)
     q = [jnp.exp(a - total) for a in log_a]
     state = lax.optimization_barrier(_draw(here, q))
-    gain = here.given.log_ratio.at[base + state].get(mode="promise_in_bounds") + total - _pick(relative, state)
-    return state, gain, None, q
+    gain = here.given.log_ratio.at[here.row + state].get(mode="promise_in_bounds") + total - _pick(relative, state)
+    return state, gain, q
 
 
 # --- parts of a node's step
@@ -275,18 +273,18 @@ def table_entries(now: Step | Mean, states: jax.Array) -> jax.Array:
     return lax.fori_loop(0, (now.contexts + CONTEXTS - 1) // CONTEXTS, add, jnp.broadcast_to(now.offset, states.shape[1:]))
 
 
-def _invert(here: Here, base: jax.Array, binary: bool) -> jax.Array:
+def _invert(here: Here, binary: bool) -> jax.Array:
     """The number of k with u < 2^32 P(X > k), by bisection; an even word never reaches the all-ones threshold."""
     if here.fixed is not None:
         return here.fixed
-    even = here.words()[0] & np.uint32(0xFFFFFFFE)
+    even = here.words[0] & np.uint32(0xFFFFFFFE)
 
     def halve(carry: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
         step, state = carry
-        above = even < here.given.high.at[base + state + (step - 1)].get(mode="promise_in_bounds")
+        above = even < here.given.high.at[here.row + state + (step - 1)].get(mode="promise_in_bounds")
         return step // 2, state + jnp.where(above, step, 0)
 
-    begin = here.now.half, jnp.zeros_like(base)
+    begin = here.now.half, jnp.zeros_like(here.row)
     return halve((jnp.int32(1), begin[1]))[1] if binary else lax.while_loop(lambda c: c[0] > 0, halve, begin)[1]
 
 
@@ -294,7 +292,7 @@ def _draw(here: Here, q: list[jax.Array]) -> jax.Array:
     """A state from its probabilities; the random number is precise near 0 and near 1."""
     if here.fixed is not None:
         return here.fixed
-    high, low = here.words()
+    high, low = here.words
     below = high.astype(jnp.float32) * np.float32(2.0**-32) + low.astype(jnp.float32) * np.float32(2.0**-64)
     above = (~high).astype(jnp.float32) * np.float32(2.0**-32) + (~low).astype(jnp.float32) * np.float32(2.0**-64)
     state, head = jnp.zeros(high.shape, jnp.int32), jnp.zeros(high.shape)
@@ -339,13 +337,15 @@ def noisy_steps_of(noisy: NoisyBlocks | None, now: Step | Mean, states: jax.Arra
     assert noisy is not None
     block = jax.tree.map(lambda a: lax.dynamic_index_in_dim(a, now.noisy, 0, keepdims=False), noisy)
     block = block._replace(leak=block.leak[..., : card - 1], steps=block.steps[..., : card - 1])
-    return [d[0] for d in noisy_steps(block, states)]
+    return [
+        d[0] for d in noisy_steps(block, states, 1 if jax.default_backend() == "cpu" else TURN)
+    ]  # compiled in three quarters of the time
 
 
-def _row(here: Here, base: jax.Array, card: int) -> list[jax.Array]:
+def _row(here: Here, card: int) -> list[jax.Array]:
     """The logarithms in the row of a step by formula, -inf for states that the node lacks, ``[n]`` for each."""
     width = 2 * here.now.half
-    rows = [here.given.prob.at[base + jnp.minimum(k, jnp.maximum(width - 1, 0))].get(mode="promise_in_bounds") for k in range(card)]
+    rows = [here.given.prob.at[here.row + jnp.minimum(k, jnp.maximum(width - 1, 0))].get(mode="promise_in_bounds") for k in range(card)]
     return [jnp.where(k < width, r, -jnp.inf) for k, r in enumerate(rows)]
 
 
