@@ -1,6 +1,7 @@
 """Exact answers of many rows by one program: against exact inference row by row."""
 
 import gc
+import time
 
 import numpy as np
 import pandas as pd
@@ -10,7 +11,7 @@ import unimarg as um
 from networks import random_network
 from test_score import frame
 from unimarg import Network, NoisyOr, Variable, exact_together
-from unimarg.exact_together import exact_table
+from unimarg.exact_together import exact_table, worthwhile
 from unimarg.formats.interop import as_network
 from unimarg.tables import given
 
@@ -56,6 +57,7 @@ def test_only_what_lies_above_is_taken_along():
 
 def test_more_rows_than_a_call(monkeypatch):
     monkeypatch.setattr(exact_together, "CALL", 32)
+    monkeypatch.setattr(exact_together, "PART", (8, 32, 1 << 18))
     net = random_network(7, 6)
     for count in (0, 1, 32, 33, 70):
         check(net, rows_of(net, max(count, 1), count)[:count], list(range(6)), list(range(6)))
@@ -109,29 +111,88 @@ def test_a_table_is_made_once_and_goes_with_its_network():
     assert key not in exact_together._kept
 
 
+def quick_to_compile(monkeypatch, many: int) -> None:
+    """So many rows are worth a program."""
+    monkeypatch.setattr(exact_together, "MANY", many)
+    monkeypatch.setattr("unimarg.inference.LOOKED_AT", many)
+    monkeypatch.setattr(exact_together, "A_CLIQUE", 0.0)
+    exact_together._kept.clear()
+
+
+def test_a_program_is_for_rows_that_one_by_one_take_longer():
+    """Few that differ, or most of what there is observed: one by one; a program that is there costs nothing more."""
+    net = um.example("alarm")
+    rows, every = rows_of(net, 3000, 1, shown=0.2), range(len(net))
+    assert worthwhile(net, rows[:250], every, every) is None
+    assert worthwhile(net, np.repeat(rows[:30], 100, axis=0), every, every) is None
+    assert worthwhile(net, rows_of(net, 800, 2, shown=0.98), every, every) is None
+    assert worthwhile(net, rows[:100], every, every, share=0.02) is not None
+    table = worthwhile(net, rows, every, every)
+    assert table is not None
+    assert worthwhile(net, rows[:50], every, every) is None
+    table.answers(rows[:10])
+    assert worthwhile(net, rows[:50], every, every) is table
+    assert worthwhile(net, rows[:50], every, every, share=1.0) is None  # who resumes must decide the same
+
+
+def test_nothing_asked_and_nothing_known():
+    assert exact_table(ASIA, [], []) is None
+    found = um.infer(ASIA, [{}] * 400, [])
+    assert len(found) == 400
+    assert found[0].probabilities == ()
+    assert um.infer(ASIA, [{"xray": {"yes": 0.9, "no": 0.2}}] * 400, [])[399].log_evidence == pytest.approx(np.log(0.2 + 0.7 * 0.11029004))
+
+
+def test_findings_that_alternate_need_one_program():
+    net = um.example("alarm")
+    one, other, targets = net.index["EXPCO2"], net.index["BP"], [net.index["HR"]]
+    exact_table(net, [one], targets)
+    both = exact_table(net, [other], targets)
+    assert exact_table(net, [one], targets) is both
+    assert exact_table(net, [other], targets) is both
+
+
+def test_an_interruption_waits_for_no_call(monkeypatch):
+    """Nor for calls that have not begun."""
+    table = exact_table(ASIA, range(8), [0])
+    assert table is not None
+    begun: list[int] = []
+
+    def slow(states):
+        begun.append(len(states))
+        if len(begun) == 1:
+            raise KeyboardInterrupt
+        time.sleep(0.2)
+        return np.zeros((len(states), 4))
+
+    monkeypatch.setattr(table, "_call", slow)
+    start = time.perf_counter()
+    with pytest.raises(KeyboardInterrupt):
+        table.answers(np.full((50 * table.rows, 8), -1))
+    assert time.perf_counter() - start < 2
+    assert len(begun) < 10
+
+
 @pytest.mark.parametrize("method", ["auto", "exact"])
 def test_a_long_list_is_answered_together(monkeypatch, method):
     """What one program cannot answer, and uncertain findings, get the answers that they have alone."""
     sets = [{"dysp": "yes"}, NEVER, {"xray": {"yes": 0.9, "no": 0.2}}, {"smoke": "no", "dysp": "yes"}, {}]
     alone = um.infer(ASIA, sets, ["lung", "tub"], method)
-    for module in ("inference", "exact_together"):
-        monkeypatch.setattr(f"unimarg.{module}.MANY", 5)
-    monkeypatch.setattr(exact_together, "ROWS_PER_CLIQUE", 0)
+    quick_to_compile(monkeypatch, many=4)
     calls: list[int] = []
     answers = exact_together.ExactTable.answers
     monkeypatch.setattr(exact_together.ExactTable, "answers", lambda self, states: calls.append(len(states)) or answers(self, states))
     found = um.infer(ASIA, sets, ["lung", "tub"], method)
     assert calls == [4]
-    assert um.infer(ASIA, sets, [], method)[0].probabilities == ()
-    assert calls == [4, 4]
     for one, other in zip(found, alone, strict=True):
         assert (one.status, one.message, list(one)) == (other.status, other.message, list(other))
         np.testing.assert_allclose(np.concatenate(one.probabilities), np.concatenate(other.probabilities), atol=1e-12)
         np.testing.assert_allclose(one.log_evidence, other.log_evidence, atol=1e-12)
-    um.infer(ASIA, sets[:4], ["lung"], method)
+    um.infer(ASIA, sets[:3], ["lung"], method)
+    um.infer(ASIA, [sets[2]] * 5 + sets[:1], ["lung"], method)  # of uncertain findings there are none together
     if method == "exact":
         um.infer(ASIA, sets, ["lung"], method, memory=1e6)  # a budget is kept to, one by one
-    assert calls == [4, 4]
+    assert calls == [4]
 
 
 @pytest.mark.parametrize("method", ["auto", "exact"])
@@ -143,9 +204,9 @@ def test_a_table_is_scored_together(tmp_path, monkeypatch, method):
     rows.to_csv(tmp_path / "rows.csv", index=False)
     files = tmp_path / "rows.csv", tmp_path / "alone.csv", ["lung", "dysp"]
     one = um.score(ASIA, *files, method=method, errors=tmp_path / "alone_bad.csv")
-    monkeypatch.setattr(exact_together, "MANY", 300)
-    monkeypatch.setattr(exact_together, "ROWS_PER_CLIQUE", 0)
-    exact_together._kept.clear()
+    quick_to_compile(monkeypatch, many=20)
+    for limit in ("FEWEST", "MOST"):
+        monkeypatch.setattr(f"unimarg.bulk.scoring.{limit}", 128)  # rows of a batch: the last one is short
     monkeypatch.setattr("unimarg.bulk.scoring._Answers._one", _only_row_17(monkeypatch))
     two = um.score(ASIA, files[0], tmp_path / "together.csv", files[2], method=method, errors=tmp_path / "together_bad.csv")
     assert (one.rows, one.bad) == (two.rows, two.bad) == (300, 2)

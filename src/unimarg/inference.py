@@ -7,21 +7,22 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 
 from unimarg.errors import EvidenceError
-from unimarg.evidence import one_set
-from unimarg.exact_together import MANY, exact_table
+from unimarg.evidence import one_set, parse_evidence
+from unimarg.exact_together import LOOKED_AT, worthwhile
 from unimarg.formats.interop import AnyNetwork, as_network
 from unimarg.frame import frame_of
 from unimarg.network import Network
 from unimarg.posterior import Posterior
 from unimarg.query import Asked, Options, check
-from unimarg.tables import given, states_from_frame
+from unimarg.tables import given, nothing_known, states_from_frame
 from unimarg.together import FEWEST, Group, better_off, sets_together
 
 if TYPE_CHECKING:
@@ -82,17 +83,21 @@ def answer(net: Network, model: Marginalizer | None, evidence: Any, targets: Seq
     made = Options(**options)
     made.limits()
     targets = None if targets is None else [net.names[i] for i in net.find_all(targets)]
-    if hasattr(evidence, "columns") and hasattr(evidence, "dropna"):  # a table of pandas
-        evidence = [given(net, row) for row in states_from_frame(net, evidence)]
-    if one_set(evidence):
+    table = states_from_frame(net, evidence) if hasattr(evidence, "columns") and hasattr(evidence, "dropna") else None  # of pandas
+    if table is None and one_set(evidence):
         return Asked(net, model, evidence, targets, made).by(method)
-    asked = [_one_of_several(net, model, number, e, targets, made) for number, e in enumerate(evidence)]
+    sets = list(evidence) if table is None else table
+    out = dict[int, Posterior]()
+    if method in ("auto", "exact") and made.memory is None and len(sets) >= LOOKED_AT:
+        numbers, states = _certain(net, sets) if table is None else (np.arange(len(table)), table)
+        out = _exactly_together(net, numbers, states, net.find_all(targets))
+    left = [n for n in range(len(sets)) if n not in out]
+    asked = [_one_of_several(net, model, n, sets[n] if table is None else given(net, table[n]), targets, made) for n in left]
     if method == "um":
         assert model is not None
         return model.one_shots([a.query.evidence for a in asked], net.find_all(targets))
-    if method in ("auto", "exact") and made.memory is None and len(asked) >= MANY:
-        return _exactly_together(net, asked, method, net.find_all(targets))
-    return _one_after_the_other(net, asked, method, made)
+    out |= zip(left, _one_after_the_other(net, asked, method, made), strict=True)
+    return [out[n] for n in range(len(sets))]
 
 
 def _one_after_the_other(net: Network, asked: Sequence[Asked], method: str, made: Options) -> list[Posterior]:
@@ -104,25 +109,34 @@ def _one_after_the_other(net: Network, asked: Sequence[Asked], method: str, made
         return list(pool.map(lambda a: a.by_or_failed(method), asked))
 
 
-def _exactly_together(net: Network, asked: Sequence[Asked], method: str, targets: Sequence[int]) -> list[Posterior]:
-    """By one program, where cliques are small; what it does not answer one after the other."""
+def _certain(net: Network, sets: Iterable[Any]) -> tuple[np.ndarray, np.ndarray]:
+    """The numbers of the sets whose findings are all certain, and their states ``[rows, nodes]``, -1 where nothing is known."""
+    hard: dict[int, Mapping[int, int]] = {}
+    for number, one in enumerate(sets):
+        with _numbered(number):
+            found = parse_evidence(net, one)
+        if not found.virtual:
+            hard[number] = found.hard
+    states = nothing_known(net, len(hard))
+    for row, found in zip(states, hard.values(), strict=True):
+        row[list(found)] = list(found.values())
+    return np.array(list(hard), dtype=np.int64), states
+
+
+def _exactly_together(net: Network, numbers: np.ndarray, states: np.ndarray, targets: Sequence[int]) -> dict[int, Posterior]:
+    """By one program where that is quicker; what it does not answer is left out."""
     began, out = time.perf_counter(), dict[int, Posterior]()
-    table = exact_table(net, {i for a in asked for i in a.query.evidence.hard}, targets)
-    if table is not None and len(asked) >= table.many:
-        certain = [n for n, a in enumerate(asked) if not a.query.evidence.virtual]
-        states = np.full((len(certain), len(net)), -1)
-        for row, n in enumerate(certain):
-            hard = asked[n].query.evidence.hard
-            states[row, list(hard)] = list(hard.values())
-        found = table.answers(states)
-        variables, ends = [net.variables[t] for t in targets], np.cumsum([0, *net.cards[list(targets)]])
-        seconds = (time.perf_counter() - began) / max(len(certain), 1)
-        for row in np.flatnonzero(found.reached).tolist():
-            probabilities = [found.probabilities[row, a:b].copy() for a, b in itertools.pairwise(ends)]
-            out[certain[row]] = Posterior.exact(variables, probabilities, float(found.log_p[row]), seconds)
-    left = [n for n in range(len(asked)) if n not in out]
-    out |= zip(left, _one_after_the_other(net, [asked[n] for n in left], method, asked[0].options), strict=True)
-    return [out[n] for n in range(len(asked))]
+    table = worthwhile(net, states, np.flatnonzero((states >= 0).any(axis=0)), targets)
+    if table is None:
+        return out
+    found = table.answers(states)
+    variables, ends = [net.variables[t] for t in targets], np.cumsum([0, *net.cards[list(targets)]])
+    seconds = (time.perf_counter() - began) / len(states)
+    for row in np.flatnonzero(found.reached).tolist():
+        probabilities = found.probabilities[row].copy()  # or one answer that is kept would keep them all
+        each = [probabilities[a:b] for a, b in itertools.pairwise(ends)]
+        out[int(numbers[row])] = Posterior.exact(variables, each, float(found.log_p[row]), seconds)
+    return out
 
 
 def _by_side_by_side(asked: Sequence[Asked], method: str, sets: int) -> list[Posterior]:
@@ -169,7 +183,14 @@ def _draw_together(ready: Sequence[Asked], method: str, sets: int) -> None:
 
 
 def _one_of_several(net: Network, model: Marginalizer | None, number: int, evidence: Any, targets: Any, options: Options) -> Asked:
-    try:
+    with _numbered(number):
         return Asked(net, model, evidence, targets, options)
+
+
+@contextmanager
+def _numbered(number: int) -> Iterator[None]:
+    """Errors name the evidence set."""
+    try:
+        yield
     except EvidenceError as e:
         raise EvidenceError(f"evidence set {number}: {e}") from e

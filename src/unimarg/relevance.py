@@ -51,6 +51,12 @@ def relevant(net: Network, evidence: Evidence, targets: Iterable[int]) -> set[in
     return {kept[f] for group in groups for f in group}
 
 
+def open_scopes(net: Network, evidence: Evidence, targets: Iterable[int]) -> dict[int, list[int]]:
+    """Of each relevant node the variables of P(x_i | pa_i) that no hard finding decides."""
+    kept = sorted(relevant(net, evidence, targets))
+    return {i: [v for v in (*net.parents[i], i) if v not in evidence.hard] for i in kept}
+
+
 def connected(scopes: Sequence[Sequence[int]]) -> list[list[int]]:
     """Positions of the scopes in groups that share no variable; an empty scope is in no group.
 

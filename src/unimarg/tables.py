@@ -21,8 +21,7 @@ def states_from_frame(net: Network, frame: pd.DataFrame) -> np.ndarray:
     """States ``[rows, nodes]``, -1 where a cell is empty or a variable has no column."""
     if not hasattr(frame, "columns"):
         raise UsageError(f"a table of evidence is a pandas DataFrame with a column for each variable, not {type(frame).__name__}")
-    dtype = np.int8 if net.cards.max() < 127 else np.int32
-    states = np.full((len(frame), len(net)), -1, dtype=dtype)
+    states = nothing_known(net, len(frame))
     for name in frame.columns:
         if name not in net.index:
             raise UsageError(no_column(net, name))
@@ -32,6 +31,11 @@ def states_from_frame(net: Network, frame: pd.DataFrame) -> np.ndarray:
         i = net.index[name]
         states[:, i] = _column(net.variables[i], frame.loc[:, name])
     return states
+
+
+def nothing_known(net: Network, rows: int) -> np.ndarray:
+    """States ``[rows, nodes]`` to be filled in, -1."""
+    return np.full((rows, len(net)), -1, dtype=np.int8 if net.cards.max() < 127 else np.int32)
 
 
 def given(net: Network, row: Ints) -> dict[str, str]:

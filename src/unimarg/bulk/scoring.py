@@ -31,7 +31,7 @@ METHODS = ("um", "auto", "exact")  # the first needs a trained model
 BATCH_STATES = 1 << 23  # probabilities of a batch: some tens of megabytes
 FEWEST, MOST = 4096, 16384  # rows of a batch
 OF_A_ROW = 256  # numbers that remembering an answer takes beside its probabilities
-ONE_BY_ONE = 256  # where each row takes its time
+ONE_BY_ONE = 64  # where each row takes its time
 
 Progress = Callable[[int, float], None]  # rows so far, share of the input
 
@@ -80,7 +80,7 @@ def score(
     nodes = _check(net, table.columns, targets, keep)
     answers = _Answers(net, model, table, nodes, method, list(keep))
     size = min(max(BATCH_STATES // int(net.cards.sum()), FEWEST), MOST)
-    if method != "um" and (answers.exact is None or answers.exact.many > size):
+    if method != "um" and not answers.together(size):
         size = ONE_BY_ONE
     _check_files(table.path, Path(output), None if errors is None else Path(errors))
     job = {"input": _stamp(table.path), "model": digest(net, model), "columns": table.columns, "targets": [net.names[i] for i in nodes]}
@@ -126,7 +126,7 @@ class _Answers:
         self.net, self.model, self.table, self.nodes, self.method, self.keep = net, model, table, nodes, method, keep
         self.types = {name: getattr(table, "types", {}).get(name, "string") for name in keep}
         self.names = [f"{net.names[i]}={state}" for i in nodes for state in net.variables[i].states]
-        self.exact = self._exact_table() if method != "um" else None
+        self.exact: ExactTable | None = None  # the program for all rows, if there is one
         self.known: dict[bytes, Answer | str] = {}  # answers row by row, by the row
         self.doubtful, self.unseen = 0, set[int]()  # rows with findings that training never showed, and the nodes of these
         extra = [] if method == "um" else ["method", "status", "largest_error"]
@@ -160,22 +160,29 @@ class _Answers:
         self.unseen.update(np.flatnonzero(unseen.any(axis=0)).tolist())
         return (found if self.nodes == list(range(len(self.net))) else found[:, self.model.slots(self.nodes)]), {}
 
-    def _exact_table(self) -> ExactTable | None:
-        from unimarg.exact_together import exact_table
+    def together(self, rows: int) -> bool:
+        """Whether one program answers all rows, judged by so many: a run that is resumed decides the same."""
+        from unimarg.exact_together import worthwhile
 
-        observed = (self.net.index[name] for name in self.table.columns if name in self.net.index)
-        return exact_table(self.net, observed, self.nodes)
+        first = next(self.table.batches(rows, 0), None)
+        if first is not None:
+            states, wrong = states_of(self.net, self.table.columns, first)
+            observed = [self.net.index[name] for name in self.table.columns if name in self.net.index]
+            self.exact = worthwhile(self.net, np.delete(states, list(wrong), axis=0), observed, self.nodes, first.share)
+        return self.exact is not None
 
     def _with_errors(self, states: np.ndarray, wrong: dict[int, str]) -> tuple[np.ndarray, dict[str, list[Any]]]:
-        """All rows together where exact inference is quick and they are many, whatever came before: a run that is resumed does the same."""
-        found = np.zeros((len(states), len(self.names)), dtype=np.float32)
-        n, left = len(states), np.ones(len(states), dtype=bool)
-        more: dict[str, list[Any]] = {"method": ["exact"] * n, "status": ["ok"] * n, "largest_error": [0.0] * n}
-        if self.exact and n >= self.exact.many:
+        """All rows together if that is quicker; what is left row by row."""
+        n, reached = len(states), np.zeros(len(states), dtype=bool)
+        found = np.zeros((n, len(self.names)), dtype=np.float32)
+        more: dict[str, list[Any]] = {"method": [""] * n, "status": [""] * n, "largest_error": [0.0] * n}
+        if self.exact:
             found[:], _, reached = self.exact.answers(states)
-            left = ~reached
-        for r in np.flatnonzero(left).tolist():
+        for r in range(n):
             if r in wrong:
+                continue
+            if reached[r]:
+                more["method"][r], more["status"][r] = "exact", "ok"
                 continue
             answered = self._one(states[r])
             if isinstance(answered, str):
