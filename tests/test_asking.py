@@ -9,9 +9,9 @@ import pytest
 
 import unimarg as um
 from models import ASIA, ILL, METHODS, random_model
-from unimarg import Network, Variable
+from unimarg import Network, NoisyOr, Variable
 from unimarg.errors import EvidenceError, ImpossibleEvidenceError, UsageError
-from unimarg.query import DRAW_NONE
+from unimarg.query import DRAW_NONE, Asked, Options
 
 MODEL = random_model(ASIA, heads=("marginal", "message"))
 
@@ -38,6 +38,32 @@ def test_impossible_evidence_is_an_error_where_proven_and_failed_where_not():
     assert (found.status, found.message) == ("failed", "no sample of 5000 was compatible with the evidence")
     assert found.log_evidence == -math.inf
     assert np.isnan(found.probabilities[0]).all()
+
+
+def test_auto_is_exact_for_noisy_ors_of_many_independent_causes():
+    """A table of one finding alone would have 2^165 entries; with causes of causes, or too many findings, it is sampled."""
+    rng = np.random.default_rng(0)
+    causes = [f"d{i}" for i in range(165)]
+    mechanisms = {d: [0.98, 0.02] for d in causes} | {s: NoisyOr(0.01, rng.uniform(0.1, 0.9, 165)) for s in "st"}
+    net = Network([Variable(n) for n in (*causes, "s", "t")], dict.fromkeys("st", causes), mechanisms)
+    found, other = um.infer(net, {"s": "yes"}, ["d0", "t"]), um.exact(net, {"s": "yes"}, ["d0", "t"])
+    assert (found.method, found.log_evidence) == ("exact", other.log_evidence)
+    for evidence, targets in (({}, ["s"]), ({"s": "no"}, ["d0"]), ({"s": [0.5, 0.6]}, None)):
+        assert um.infer(net, evidence, targets).method == "exact"
+    asked = Asked(net, None, {"s": "yes", "t": "yes"}, None, Options())
+    assert asked.small()
+    with pytest.MonkeyPatch.context() as m:
+        m.setattr("unimarg.query.EXACT_SECONDS", 1e-9)
+        assert not asked.small()
+    above = Network([*net.variables, Variable("r")], {**net_parents(net), "d0": ["r"], "d1": ["r"]}, mechanisms | ABOVE)
+    assert not Asked(above, None, {"s": "yes", "t": "yes"}, None, Options()).small()
+
+
+ABOVE = {"r": [0.5, 0.5], "d0": [[0.9, 0.1], [0.2, 0.8]], "d1": [[0.9, 0.1], [0.2, 0.8]]}
+
+
+def net_parents(net):
+    return {name: [net.names[p] for p in pa] for name, pa in zip(net.names, net.parents, strict=True)}
 
 
 def test_where_samples_do_not_do_auto_is_exact_after_all(monkeypatch):

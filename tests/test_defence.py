@@ -6,13 +6,15 @@ import numpy as np
 import pytest
 
 import unimarg as um
+from unimarg import Network, NoisyOr, Variable
 from unimarg.conditionals import Draft, Query
 from unimarg.evidence import parse_evidence
-from unimarg.frame import Frame, frame_of
+from unimarg.frame import Frame, _rivals, frame_of
 from unimarg.proposals import adaptive as adaptive_module
 from unimarg.proposals import lookahead as lookahead_module
 from unimarg.proposals.expected import expected
 from unimarg.proposals.lookahead import lookahead
+from unimarg.relevance import ancestors
 
 
 @pytest.fixture
@@ -149,3 +151,17 @@ def test_a_large_noisy_max_does_not_wait_for_those_that_explain_nothing_with_it(
     post = um.infer(net, evidence, method="lookahead", samples=5120)
     assert post.ess > least * 5120
     assert abs(post.log_evidence - um.exact(net, evidence).log_evidence) < 4 * post.log_evidence_error + 1e-9
+
+
+def test_rivals_are_soon_found_in_deep_networks():
+    """By what lies above each node, bit by bit; here as it is defined."""
+    rng, count = np.random.default_rng(0), 60
+    names = [f"v{i}" for i in range(count)]
+    parents = {f"v{i}": [f"v{j}" for j in sorted(rng.choice(i, min(i, 3), replace=False).tolist())] for i in range(1, count)}
+    mechanisms = {name: NoisyOr(0.1, [0.3] * len(parents.get(name, ()))) for name in names}
+    net = Network([Variable(name) for name in names], parents, mechanisms)
+    large = rng.random(count) < 0.5
+    for i, found in _rivals(net, large).items():
+        others = {p for c in net.children[i] for p in net.parents[c] if not large[p]}
+        assert found == others - ancestors(net, [i])
+    assert len(_rivals(net, large)) > 10

@@ -81,6 +81,18 @@ def test_pairs_by_hand():
     assert make_pairs(child, parent, quiet, {(0, 1), (1, 0)}) is None
 
 
+def test_pairs_have_so_many_common_parents_in_all(monkeypatch):
+    """Else networks whose noisy-ors share hundreds of parents would take twenty times as long."""
+    net = um.medical(1, 30, 40, seed=3)
+    every = Propagation(net, 2, True).pairs
+    monkeypatch.setattr("unimarg.pairs.MOST_COMMON", 100)
+    few = Propagation(net, 2, True).pairs
+    assert every is not None
+    assert few is not None
+    assert 80 < len(few.pair) <= 100 < len(every.pair)
+    assert {*zip(few.of, few.by, strict=True)} < {*zip(every.of, every.by, strict=True)}
+
+
 def test_the_pairs_that_are_tied_most_are_kept(monkeypatch):
     net = um.medical(4, 10, 30, seed=2)
     every = Propagation(net, 2, True).pairs

@@ -104,6 +104,17 @@ def solve(component: Component, targets: Sequence[int], memory: float) -> tuple[
     raise _too_expensive(ways[0].predicted_bytes, memory)  # the junction tree, which goes on in logarithms, does not fit
 
 
+def programme_seconds(net: Network, evidence: Evidence, targets: Sequence[int]) -> float:
+    """What the programmes over positive findings would take together; infinite where something else is needed."""
+    try:
+        components = [c for c in reduce(net, evidence, targets).components if len(c.net) > 1]
+    except ImpossibleEvidenceError:
+        return 0.0
+    wanted = set(targets)
+    found = [programme(c, [local for local, i in enumerate(c.nodes) if i in wanted]) for c in components]
+    return sum((math.inf if way is None else way.seconds for way in found), 0.0)
+
+
 def _reliable(component: Component, log_p: float) -> bool:
     """Whether log P(findings) is right although the component's faint numbers were not known."""
     return not (component.faint or component.faint_leaks) or log_p > math.log(SMALLEST)

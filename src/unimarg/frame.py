@@ -18,7 +18,6 @@ from unimarg.layout import Kind, NoisyBlocks, noisy_blocks, parent_order, power_
 from unimarg.mechanism import pmf_from_steps
 from unimarg.nets import CANDIDATES, choose
 from unimarg.network import Floats, Ints, Mechanism, Network, NoisyMax
-from unimarg.relevance import ancestors
 from unimarg.support import Support
 
 EXPANDED, TOGETHER = 1 << 10, 1 << 17  # entries up to which a noisy-max is taken as a table, and of all such tables
@@ -318,9 +317,10 @@ def drawing_order(net: Network, large: np.ndarray) -> Ints:
 
 def _rivals(net: Network, large: np.ndarray) -> dict[int, set[int]]:
     """Of a large noisy-max what may explain the same: its children's other parents, without those above it and those as large."""
-    found: dict[int, set[int]] = {}
-    for i in np.flatnonzero(large).tolist():
-        others = {p for c in net.children[i] for p in net.parents[c] if not large[p]}
-        if others:
-            found[i] = others - ancestors(net, [i])
-    return found
+    others = {i: {p for c in net.children[i] for p in net.parents[c] if not large[p]} for i in np.flatnonzero(large).tolist()}
+    bits = {v: 1 << n for n, v in enumerate(set().union(*others.values()))}
+    above = [0] * len(net)  # which of them, bit by bit
+    for i, pa in enumerate(net.parents):  # parents come first
+        for p in pa:
+            above[i] |= above[p] | bits.get(p, 0)
+    return {i: {v for v in found if not above[i] & bits[v]} for i, found in others.items() if found}

@@ -23,7 +23,7 @@ from scipy.sparse import csr_array
 
 from unimarg.network import Floats, Ints
 
-MOST = 1 << 14  # pairs, those that are tied most
+MOST, MOST_COMMON = 1 << 14, 1 << 17  # pairs, those that are tied most, and their common parents in all
 BLOCK = 1 << 22  # entries of a matrix of pairs at a time
 LARGEST = 2.0  # |log R|: what is beyond is rounding
 MOST_OF_A_PARENT, MOST_IN_ALL = 20.0, 60.0  # of log A and log B: their exponentials are numbers
@@ -49,20 +49,23 @@ def make_pairs(child: Ints, parent: Ints, quiet: Floats, apart: set[tuple[int, i
         for values in (np.ones(len(child)), 1 - quiet, (1 - quiet) ** 2, np.arange(len(child)) + 1.0)
     )
     not_these = np.array(sorted(apart), np.int64).reshape(-1, 2)
-    of, by, tied = np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0)
+    of, by, tied, common = np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0), np.zeros(0)
     block = max(BLOCK // max(nodes, 1), 1)
     for first in range(0, nodes, block):  # a hub of thousands of children has millions of pairs
         rows = slice(first, first + block)
-        chosen = (there[rows] @ there.T).toarray() > 1
+        shared = (there[rows] @ there.T).toarray()
+        chosen = shared > 1
         chosen[np.arange(len(chosen)), first + np.arange(len(chosen))] = False
         here = not_these[(not_these[:, 0] >= first) & (not_these[:, 0] < first + block)]
         chosen[here[:, 0] - first, here[:, 1]] = False
         s, f = np.nonzero(chosen)
         # sum over any two common parents of the products of their (1 - q) (1 - r)
         more = ((loud[rows] @ loud.T).toarray() ** 2 - (squares[rows] @ squares.T).toarray())[s, f]
-        of, by, tied = np.concatenate([of, s + first]), np.concatenate([by, f]), np.concatenate([tied, more])
-        best = np.sort(np.argsort(-tied, kind="stable")[:MOST])
-        of, by, tied = of[best], by[best], tied[best]
+        of, by = np.concatenate([of, s + first]), np.concatenate([by, f])
+        tied, common = np.concatenate([tied, more]), np.concatenate([common, shared[s, f]])
+        best = np.argsort(-tied, kind="stable")[:MOST]
+        best = np.sort(best[np.cumsum(common[best]) <= MOST_COMMON])
+        of, by, tied, common = of[best], by[best], tied[best], common[best]
     return _with_common(of, by, number.tocsr(), quiet) if len(of) else None
 
 

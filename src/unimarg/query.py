@@ -33,7 +33,7 @@ from unimarg.proposals.independent import independent
 from unimarg.proposals.lookahead import lookahead
 from unimarg.proposals.message import message
 from unimarg.proposals.prior import prior
-from unimarg.relevance import relevant
+from unimarg.relevance import open_scopes
 from unimarg.triangulation import moral_graph, quick_entries
 from unimarg.witness import weighed_by_walk, witness
 
@@ -48,7 +48,8 @@ TARGET_ERROR = 0.005
 DEFAULT_BETA = 0.25  # the paper finds .1 to .5 good
 EXACT_ENTRIES = 1 << 24  # of the cliques of a query that auto answers exactly: below a second
 LAST_RESORT = 64  # times as many where samples do not do: a quick look at cliques is often off by that
-EXACT_PARENTS = 12  # a noisy-max with more unobserved parents is left to sampling
+EXACT_PARENTS = 12  # a noisy-max with more unobserved parents is left to sampling, but for noisy-ors in two layers,
+EXACT_SECONDS = 1.0  # of which the programme over positive findings may take so long
 EXACT_MEMORY = 2.0**30
 PILOT = 20 << 10  # samples by which auto judges a proposal
 LEAST_NETS = 16  # from which on samples are drawn in nets
@@ -211,13 +212,20 @@ class Asked:
 
     def small(self, times: float = 1) -> bool:
         """Whether exact inference is quick, or takes so many times as long: by a cheap elimination of what the targets depend on."""
-        known = self.query.evidence.hard
-        kept = relevant(self.net, self.query.evidence, self.query.targets)
-        scopes = [[v for v in (*self.net.parents[i], i) if v not in known] for i in kept]
-        if any(self.frame.large[i] and len(s) > EXACT_PARENTS for i, s in zip(kept, scopes, strict=True)):
-            return False
+        scopes = open_scopes(self.net, self.query.evidence, self.query.targets)
+        if any(self.frame.large[i] and len(s) > EXACT_PARENTS for i, s in scopes.items()):
+            return self._two_layers(scopes)
         logs = np.log(self.net.cards.astype(float)).tolist()
-        return quick_entries(moral_graph(scopes), logs, times * EXACT_ENTRIES) <= times * EXACT_ENTRIES
+        return quick_entries(moral_graph(scopes.values()), logs, times * EXACT_ENTRIES) <= times * EXACT_ENTRIES
+
+    def _two_layers(self, scopes: Mapping[int, Sequence[int]]) -> bool:
+        """Whether noisy-ors of independent causes are all there is, and few enough of them have to be explained."""
+        from unimarg.exact import programme_seconds
+
+        causes = {v for i, s in scopes.items() for v in s if v != i}
+        if any(len(scopes[v]) > 1 for v in causes) or (self.net.cards[[*causes]] != 2).any():
+            return False
+        return programme_seconds(self.net, self.query.evidence, self.query.targets) < EXACT_SECONDS
 
     def rule_out(self) -> None:
         """Impossible evidence is an error where that can be proven."""
