@@ -130,12 +130,16 @@ def _exactly_together(net: Network, numbers: np.ndarray, states: np.ndarray, tar
     if table is None:
         return out
     found = table.answers(states)
-    variables, ends = [net.variables[t] for t in targets], np.cumsum([0, *net.cards[list(targets)]])
+    variables, ends = tuple(net.variables[t] for t in targets), np.cumsum([0, *net.cards[list(targets)]]).tolist()
+    parts = [slice(*ab) for ab in itertools.pairwise(ends)]
+    zeros = np.zeros(ends[-1])
+    zeros.flags.writeable = False  # since all share it
+    none = tuple(zeros[part] for part in parts)
     seconds = (time.perf_counter() - began) / len(states)
     for row in np.flatnonzero(found.reached).tolist():
         probabilities = found.probabilities[row].copy()  # or one answer that is kept would keep them all
-        each = [probabilities[a:b] for a, b in itertools.pairwise(ends)]
-        out[int(numbers[row])] = Posterior.exact(variables, each, float(found.log_p[row]), seconds)
+        each = [probabilities[part] for part in parts]
+        out[int(numbers[row])] = Posterior.exact(variables, each, float(found.log_p[row]), seconds, none)
     return out
 
 

@@ -42,9 +42,16 @@ class Posterior(Mapping[str, dict[str, float]]):
     message: str = ""  # what there is to say, where the status is not ok in any case
 
     @classmethod
-    def exact(cls, variables: Sequence[Variable], probabilities: Sequence[Floats], log_evidence: float, seconds: float) -> Posterior:
-        """An answer without sampling error."""
-        zeros = tuple(np.zeros(v.card) for v in variables)
+    def exact(
+        cls,
+        variables: Sequence[Variable],
+        probabilities: Sequence[Floats],
+        log_evidence: float,
+        seconds: float,
+        zeros: tuple[Floats, ...] | None = None,
+    ) -> Posterior:
+        """An answer without sampling error; many may share their ``zeros``."""
+        zeros = tuple(np.zeros(len(p)) for p in probabilities) if zeros is None else zeros
         return cls(tuple(variables), tuple(probabilities), zeros, log_evidence, 0.0, np.inf, -np.inf, 0, "exact", "ok", seconds)
 
     @classmethod
