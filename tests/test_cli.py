@@ -230,7 +230,7 @@ def test_evidence_on_every_variable_shows_them(capsys):
 @contextlib.contextmanager
 def endless_sampling(*arguments: str) -> Iterator[subprocess.Popen[bytes]]:
     """A process that listens to SIGINT even where this one was started without, and is gone at the end."""
-    code = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); from unimarg.cli import main; main()"
+    code = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); from unimarg.cli import run; run()"
     command = [sys.executable, "-c", code, "sample", "asia", "-n", "1000000000", *arguments]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         try:
@@ -320,8 +320,63 @@ def test_a_reader_that_goes_away():
     with endless_sampling() as process:
         process.stdout.read(100)
         process.stdout.close()
-        assert process.wait(timeout=30) == 1
+        assert process.wait(timeout=30) == -signal.SIGPIPE  # 141 to a shell: 1 is for answers that are not to be trusted
         assert process.stderr.read() == b""
+
+
+def run_without(capsys, streams: tuple[str, ...], *arguments: str) -> tuple[int, str, str]:
+    """``run`` where the caller closed some streams, which Python has as None."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name in streams:
+            patch.setattr(sys, name, None)
+        found = run(capsys, *arguments)
+        for name in streams:
+            getattr(sys, name).close()
+    return found
+
+
+@pytest.mark.parametrize(
+    "words", ["query asia", "query asia --json", "query asia --most-probable", "info asia", "ask asia -t lung", "sample asia", "--help"]
+)
+def test_a_closed_standard_output_is_told(capsys, words):
+    told = "unimarg: standard output is closed: there is nowhere to write the answer to\n"
+    assert run_without(capsys, ("stdout",), *words.split()) == (2, "", told)
+    assert run_without(capsys, ("stdout", "stderr"), *words.split()) == (2, "", "")
+
+
+def test_a_closed_standard_output_does_not_matter_to_files(capsys, tmp_path):
+    for words in (("convert", "asia", str(tmp_path / "asia.bif")), ("sample", "asia", "-n", "3", "-o", str(tmp_path / "x.csv"))):
+        assert run_without(capsys, ("stdout",), *words) == (0, "", "")
+        assert (tmp_path / words[-1]).stat().st_size
+
+
+def test_a_closed_standard_error_has_no_notes_and_the_answer_none_of_them(capsys):
+    words = ("query", "asia", "-e", "dysp=1", "-t", "lung", "--json")
+    code, out, err = run_without(capsys, ("stderr",), *words)
+    assert (code, json.loads(out)["evidence"], err) == (0, {"dysp": "no"}, "")
+    assert "note" in run(capsys, *words)[2]
+
+
+def test_a_closed_standard_input_has_ended(capsys):
+    code, out, _ = run_without(capsys, ("stdin",), "ask", "asia", "-t", "lung")
+    assert (code, out.splitlines()[-1]) == (0, "known: nothing")
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no device that is always full")
+@pytest.mark.parametrize("words", ["query asia --json", "info asia", "sample asia -n 9"])
+@pytest.mark.parametrize("through", [True, False])
+def test_a_full_standard_output_is_told(capsys, monkeypatch, words, through):
+    with open("/dev/full", "w", buffering=1 if through else -1) as full:
+        monkeypatch.setattr(sys, "stdout", full)
+        code, _, err = run(capsys, *words.split())
+    assert (code, err) == (2, "unimarg: standard output: cannot be written: No space left on device\n")
+
+
+def test_lines_end_where_their_text_ends(capsys):
+    for words in (("info", "clinic", "--variables"), ("query", "asia"), ("query", "asia", "--most-probable")):
+        out = run(capsys, *words)[1]
+        assert len(out.splitlines()) > 5
+        assert not re.search(r" $", out, flags=re.M)
 
 
 def test_a_target_that_is_named_twice_is_one(capsys):
