@@ -1,5 +1,6 @@
 import contextlib
 import csv
+import errno
 import gc
 import json
 import os
@@ -9,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -421,6 +423,34 @@ def test_a_case_and_an_option_may_say_the_same_in_other_words(capsys, tmp_path):
     case.write_text('{"smoke": 0}')
     assert run(capsys, "query", "asia", "--case", str(case), "-e", "smoke=yes", "-t", "lung")[0] == 0
     assert run(capsys, "query", "asia", "--case", str(case), "-e", "smoke=no", "-t", "lung")[0] == 2
+
+
+def refusing(method):
+    """A method of paths where the working folder can only be read."""
+
+    def refuse(path: Path, *arguments: object, **options: object) -> object:
+        if not path.is_absolute():
+            raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(path))
+        return method(path, *arguments, **options)
+
+    return refuse
+
+
+@pytest.mark.parametrize(
+    ("words", "file"),
+    [
+        ("score asia rows.csv -o out.csv", "out.csv.parts"),
+        ("evaluate asia --sets 1 -m prior --samples 64 -o out.csv", "out.csv"),
+        ("reproduce table2 --quick --out folder", "folder"),
+    ],
+)
+def test_a_folder_that_can_only_be_read_is_told_in_the_same_words(capsys, tmp_path, monkeypatch, words, file):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "rows.csv").write_text("dysp\nyes\n")
+    for name in ("mkdir", "open"):  # root may write everywhere
+        monkeypatch.setattr(Path, name, refusing(getattr(Path, name)))
+    code, _, err = run(capsys, *words.split())
+    assert (code, err.splitlines()[-1]) == (2, f"unimarg: {file}: cannot be written: Read-only file system")
 
 
 def test_samples_to_standard_output_that_leads_to_a_file(tmp_path):
