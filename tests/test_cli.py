@@ -18,6 +18,7 @@ import pytest
 import unimarg as um
 from unimarg import cli
 from unimarg.cli import main
+from unimarg.cli.common import findings_of
 
 
 def run(capsys, *arguments: str) -> tuple[int, str, str]:
@@ -423,6 +424,18 @@ def test_a_case_and_an_option_may_say_the_same_in_other_words(capsys, tmp_path):
     case.write_text('{"smoke": 0}')
     assert run(capsys, "query", "asia", "--case", str(case), "-e", "smoke=yes", "-t", "lung")[0] == 0
     assert run(capsys, "query", "asia", "--case", str(case), "-e", "smoke=no", "-t", "lung")[0] == 2
+
+
+def test_blanks_around_a_finding_do_not_matter(capsys):
+    for words in ("dysp = yes", " dysp=yes ", "dysp= 0"):
+        code, out, err = run(capsys, "query", "asia", "-e", words, "-t", "lung", "--json")
+        assert (code, json.loads(out)["evidence"], "by number" in err) == (0, {"dysp": "yes"}, "0" in words)
+    code, out, _ = run(capsys, "query", "asia", "-e", "dysp = yes:0.9, no:0.2", "-t", "lung", "--json")
+    assert (code, json.loads(out)["evidence"]) == (0, {"dysp": {"yes": 0.9, "no": 0.2}})
+    own = um.Network([um.Variable("x", ("a", " a", "b")), um.Variable("x ", ("a ", "b"))], {}, {"x": [0.2, 0.3, 0.5], "x ": [0.5, 0.5]})
+    found = {"x=a": {"x": "a"}, "x= a": {"x": " a"}, "x= b": {"x": "b"}, "x =a ": {"x ": "a "}, "x = b": {"x ": "b"}}
+    for words, evidence in found.items():
+        assert findings_of(own, None, [words]) == evidence
 
 
 def refusing(method):
