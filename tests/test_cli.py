@@ -1,5 +1,6 @@
 import contextlib
 import csv
+import errno
 import gc
 import json
 import os
@@ -9,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,6 +18,7 @@ import pytest
 import unimarg as um
 from unimarg import cli
 from unimarg.cli import main
+from unimarg.cli.common import findings_of
 
 
 def run(capsys, *arguments: str) -> tuple[int, str, str]:
@@ -230,7 +233,7 @@ def test_evidence_on_every_variable_shows_them(capsys):
 @contextlib.contextmanager
 def endless_sampling(*arguments: str) -> Iterator[subprocess.Popen[bytes]]:
     """A process that listens to SIGINT even where this one was started without, and is gone at the end."""
-    code = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); from unimarg.cli import main; main()"
+    code = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); from unimarg.cli import run; run()"
     command = [sys.executable, "-c", code, "sample", "asia", "-n", "1000000000", *arguments]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         try:
@@ -320,8 +323,63 @@ def test_a_reader_that_goes_away():
     with endless_sampling() as process:
         process.stdout.read(100)
         process.stdout.close()
-        assert process.wait(timeout=30) == 1
+        assert process.wait(timeout=30) == -signal.SIGPIPE  # 141 to a shell: 1 is for answers that are not to be trusted
         assert process.stderr.read() == b""
+
+
+def run_without(capsys, streams: tuple[str, ...], *arguments: str) -> tuple[int, str, str]:
+    """``run`` where the caller closed some streams, which Python has as None."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name in streams:
+            patch.setattr(sys, name, None)
+        found = run(capsys, *arguments)
+        for name in streams:
+            getattr(sys, name).close()
+    return found
+
+
+@pytest.mark.parametrize(
+    "words", ["query asia", "query asia --json", "query asia --most-probable", "info asia", "ask asia -t lung", "sample asia", "--help"]
+)
+def test_a_closed_standard_output_is_told(capsys, words):
+    told = "unimarg: standard output is closed: there is nowhere to write the answer to\n"
+    assert run_without(capsys, ("stdout",), *words.split()) == (2, "", told)
+    assert run_without(capsys, ("stdout", "stderr"), *words.split()) == (2, "", "")
+
+
+def test_a_closed_standard_output_does_not_matter_to_files(capsys, tmp_path):
+    for words in (("convert", "asia", str(tmp_path / "asia.bif")), ("sample", "asia", "-n", "3", "-o", str(tmp_path / "x.csv"))):
+        assert run_without(capsys, ("stdout",), *words) == (0, "", "")
+        assert (tmp_path / words[-1]).stat().st_size
+
+
+def test_a_closed_standard_error_has_no_notes_and_the_answer_none_of_them(capsys):
+    words = ("query", "asia", "-e", "dysp=1", "-t", "lung", "--json")
+    code, out, err = run_without(capsys, ("stderr",), *words)
+    assert (code, json.loads(out)["evidence"], err) == (0, {"dysp": "no"}, "")
+    assert "note" in run(capsys, *words)[2]
+
+
+def test_a_closed_standard_input_has_ended(capsys):
+    code, out, _ = run_without(capsys, ("stdin",), "ask", "asia", "-t", "lung")
+    assert (code, out.splitlines()[-1]) == (0, "known: nothing")
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no device that is always full")
+@pytest.mark.parametrize("words", ["query asia --json", "info asia", "sample asia -n 9"])
+@pytest.mark.parametrize("through", [True, False])
+def test_a_full_standard_output_is_told(capsys, monkeypatch, words, through):
+    with open("/dev/full", "w", buffering=1 if through else -1) as full:
+        monkeypatch.setattr(sys, "stdout", full)
+        code, _, err = run(capsys, *words.split())
+    assert (code, err) == (2, "unimarg: standard output: cannot be written: No space left on device\n")
+
+
+def test_lines_end_where_their_text_ends(capsys):
+    for words in (("info", "clinic", "--variables"), ("query", "asia"), ("query", "asia", "--most-probable")):
+        out = run(capsys, *words)[1]
+        assert len(out.splitlines()) > 5
+        assert not re.search(r" $", out, flags=re.M)
 
 
 def test_a_target_that_is_named_twice_is_one(capsys):
@@ -366,6 +424,46 @@ def test_a_case_and_an_option_may_say_the_same_in_other_words(capsys, tmp_path):
     case.write_text('{"smoke": 0}')
     assert run(capsys, "query", "asia", "--case", str(case), "-e", "smoke=yes", "-t", "lung")[0] == 0
     assert run(capsys, "query", "asia", "--case", str(case), "-e", "smoke=no", "-t", "lung")[0] == 2
+
+
+def test_blanks_around_a_finding_do_not_matter(capsys):
+    for words in ("dysp = yes", " dysp=yes ", "dysp= 0"):
+        code, out, err = run(capsys, "query", "asia", "-e", words, "-t", "lung", "--json")
+        assert (code, json.loads(out)["evidence"], "by number" in err) == (0, {"dysp": "yes"}, "0" in words)
+    code, out, _ = run(capsys, "query", "asia", "-e", "dysp = yes:0.9, no:0.2", "-t", "lung", "--json")
+    assert (code, json.loads(out)["evidence"]) == (0, {"dysp": {"yes": 0.9, "no": 0.2}})
+    own = um.Network([um.Variable("x", ("a", " a", "b")), um.Variable("x ", ("a ", "b"))], {}, {"x": [0.2, 0.3, 0.5], "x ": [0.5, 0.5]})
+    found = {"x=a": {"x": "a"}, "x= a": {"x": " a"}, "x= b": {"x": "b"}, "x =a ": {"x ": "a "}, "x = b": {"x ": "b"}}
+    for words, evidence in found.items():
+        assert findings_of(own, None, [words]) == evidence
+
+
+def refusing(method):
+    """A method of paths where the working folder can only be read."""
+
+    def refuse(path: Path, *arguments: object, **options: object) -> object:
+        if not path.is_absolute():
+            raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(path))
+        return method(path, *arguments, **options)
+
+    return refuse
+
+
+@pytest.mark.parametrize(
+    ("words", "file"),
+    [
+        ("score asia rows.csv -o out.csv", "out.csv.parts"),
+        ("evaluate asia --sets 1 -m prior --samples 64 -o out.csv", "out.csv"),
+        ("reproduce table2 --quick --out folder", "folder"),
+    ],
+)
+def test_a_folder_that_can_only_be_read_is_told_in_the_same_words(capsys, tmp_path, monkeypatch, words, file):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "rows.csv").write_text("dysp\nyes\n")
+    for name in ("mkdir", "open"):  # root may write everywhere
+        monkeypatch.setattr(Path, name, refusing(getattr(Path, name)))
+    code, _, err = run(capsys, *words.split())
+    assert (code, err.splitlines()[-1]) == (2, f"unimarg: {file}: cannot be written: Read-only file system")
 
 
 def test_samples_to_standard_output_that_leads_to_a_file(tmp_path):

@@ -92,6 +92,17 @@ def test_info_says_what_can_be_observed(capsys, tmp_path):
     assert [q["variable"] for q in questions] == ["xray"]
 
 
+def test_a_damaged_model_is_told_without_the_names_of_classes(capsys, tmp_path, model_file):
+    data = Path(model_file).read_bytes()
+    for damaged, why in ((data[:-100], "incomplete metadata"), (data[:8] + b"?" * (len(data) - 8), "header"), (b"", "too small")):
+        (tmp_path / "asia.um").write_bytes(damaged)
+        code, _, err = run(capsys, "info", str(tmp_path / "asia.um"))
+        assert (code, err.count("\n")) == (2, 1)
+        assert err.startswith(f"unimarg: {tmp_path / 'asia.um'}: is not a unimarg model, or a damaged one: ")
+        assert why in err
+        assert "Error" not in err
+
+
 def test_query_of_a_model(capsys, model_file):
     expected = um.load_model(model_file).query({"dysp": "yes", "xray": {"no": 0.2, "yes": 0.8}}, method="um")
     findings = ("-e", "dysp=yes", "-e", "xray=no:0.2,yes:0.8")

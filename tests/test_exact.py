@@ -7,6 +7,7 @@ import tracemalloc
 from functools import partial
 
 import numpy as np
+import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -115,6 +116,15 @@ def test_unknown_names_suggest_the_closest():
         exact(two_nodes(), {}, ["rian"])
     with pytest.raises(EvidenceError, match="did you mean 'wet'"):
         exact(two_nodes(), {"wett": 1})
+
+
+def test_several_sets_are_for_infer():
+    sets = [{"dysp": "yes"}, {}]
+    for several in (sets, pd.DataFrame(sets)):
+        with pytest.raises(EvidenceError, match=r'one evidence set.*unimarg\.infer\(net, sets, method="exact"\)'):
+            exact(example("asia"), several)
+    with pytest.raises(EvidenceError, match=r"row\.dropna\(\)\.to_dict\(\)"):
+        exact(example("asia"), pd.Series(sets[0]))
 
 
 def test_one_node_and_one_state():

@@ -22,7 +22,7 @@ from models import ASIA, random_model
 from test_cli import run
 from unimarg import EvidenceError, FormatError, Network, UsageError, Variable
 from unimarg.bulk import scoring as module
-from unimarg.bulk.source import Batch, open_source, states_of
+from unimarg.bulk.source import Batch, by_number, open_source, states_of
 from unimarg.inference import answer
 from unimarg.masking import observable
 
@@ -48,6 +48,36 @@ def frame(rows: int, seed: int = 0) -> pd.DataFrame:
     states = um.sample(ASIA, rows, seed=seed)
     out = pd.DataFrame({v.name: np.array(v.states)[states[:, i]] for i, v in enumerate(ASIA.variables)}).astype(object)
     return out.mask(rng.random(out.shape) < 0.7)
+
+
+def test_states_by_number_are_told_on_the_command_line(tmp_path, capsys):
+    out = str(tmp_path / "out.csv")
+
+    def told(text: str, net: str = "asia", *more: str) -> str:
+        code, _, err = run(capsys, "score", net, str(table(tmp_path, text)), "-o", out, *more)
+        assert code == 0
+        return err
+
+    note = "unimarg: note: states by number, from 0: in column 'dysp' 1 is 'no'"
+    assert told("dysp,smoke\n,yes\n1,no\n0,yes\n") == f"{note}\n"
+    names = "dysp,smoke,xray,lung,tub"
+    assert told(f"{names}\n{',,,,'}\n1,0,1,1,1\n") == f"{note}, in column 'smoke' 0 is 'yes', in column 'xray' 1 is 'no' and 2 more\n"
+    assert told("dysp,smoke\nyes,no\n,\n") == told("dysp\n") == ""
+    assert told("id,dysp\n1,yes\n", "asia", "--keep", "id") == ""
+    um.save(NET, tmp_path / "net.bif")
+    assert told("c,b\n1,NA\n2.0,nan\n", str(tmp_path / "net.bif")) == ""
+    score(ASIA, table(tmp_path, "dysp\n1\n"), out)
+    assert capsys.readouterr().err == ""
+
+
+def test_cells_of_a_parquet_file_by_number():
+    batch = Batch([[None, 1, 0], [True, False, None], [float("nan"), 0.0, 1.0], [1, 2, 3]], [])
+    net = Network(
+        [Variable("a"), Variable("t", ("false", "true")), Variable("f"), Variable("c", ("1", "2", "3"))],
+        {},
+        {name: [0.5, 0.5] for name in "atf"} | {"c": [0.2, 0.3, 0.5]},
+    )
+    assert by_number(net, list("atfc"), batch) == {"a": "1 is 'yes'", "f": "0.0 is 'no'"}
 
 
 def test_what_cells_mean(tmp_path):

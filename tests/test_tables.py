@@ -30,6 +30,12 @@ def test_labels_indices_and_empty_cells():
     assert states(a=[pd.NA, pd.NaT, "yes"])[0] == [-1, -1, 1]
 
 
+def test_an_empty_string_is_an_empty_cell():
+    assert states(a=["", "yes", None], b=["NA", "", ""])[:2] == [[-1, 1, -1], [0, -1, -1]]
+    with pytest.raises(EvidenceError, match="row 1: 'a' has no state ' '"):
+        states(a=["", " "])
+
+
 def test_names_of_nothing_are_labels_when_strings():
     assert states(b=["NA", "None", "nan", None, np.nan, pd.NA])[1] == [0, 1, 2, -1, -1, -1]
 

@@ -218,7 +218,8 @@ HISTORY: dict[str, Callable[[Any], bool]] = dict.fromkeys(("seed", "steps", "pla
 
 
 def _short(e: Exception) -> str:
-    return f"{type(e).__name__} {e}"[:200]
+    """Another library's complaint without the names of its classes and functions."""
+    return f"{e} is missing"[:200] if isinstance(e, KeyError) else str(e).removeprefix("Error while deserializing: ")[:200]
 
 
 def _about(data: bytes) -> dict[str, Any]:

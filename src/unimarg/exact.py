@@ -16,8 +16,8 @@ from numbers import Real
 import numpy as np
 
 from unimarg.bn2o import PATIENCE, Programme, programme
-from unimarg.errors import ImpossibleEvidenceError, TooExpensiveError, UsageError
-from unimarg.evidence import Evidence, parse_evidence
+from unimarg.errors import EvidenceError, ImpossibleEvidenceError, TooExpensiveError, UsageError
+from unimarg.evidence import Evidence, one_set, parse_evidence
 from unimarg.formats.interop import AnyNetwork, as_network
 from unimarg.junction import JunctionTree, junction_tree
 from unimarg.network import Floats, Network, NoisyMax
@@ -44,6 +44,9 @@ def exact(
     started = time.perf_counter()
     check_memory(memory)
     net = as_network(net)
+    if not one_set(evidence) or hasattr(evidence, "columns"):
+        several = f"exact answers one evidence set, not a {type(evidence).__name__} of them"
+        raise EvidenceError(f'{several}; unimarg.infer(net, sets, method="exact") answers several')
     found = parse_evidence(net, evidence)
     wanted = net.find_all(targets)
     log_p, answers = exact_marginals(net, found, wanted, memory)

@@ -10,14 +10,15 @@ from pathlib import Path
 from typing import Any
 
 from unimarg.errors import FormatError
-from unimarg.formats.files import write_bytes
+from unimarg.formats.files import explained, write_bytes
 
 
 def read_rows(file: Path, columns: Sequence[str]) -> list[dict[str, str]]:
     """Rows written before; a last line that was cut off is taken away, of no other file."""
     if not file.exists():
         return []
-    data = file.read_bytes()
+    with explained(str(file), "read"):
+        data = file.read_bytes()
     if _line(columns).encode().startswith(data):  # no more than a header, which may be cut off
         file.unlink()
         return []
@@ -36,7 +37,7 @@ def read_rows(file: Path, columns: Sequence[str]) -> list[dict[str, str]]:
 
 def append_row(file: Path, columns: Sequence[str], row: Mapping[str, Any]) -> None:
     new = not file.exists()
-    with file.open("a", newline="") as out:
+    with explained(str(file), "written"), file.open("a", newline="") as out:
         out.write((_line(columns) if new else "") + _line([row[c] for c in columns]))
 
 

@@ -61,6 +61,8 @@ def _column(variable: Variable, column: pd.Series) -> np.ndarray:
         raise EvidenceError(f"row {row}: {variable.name!r} cannot be {column.iloc[row]!r}; a cell is a state's label or index") from None
     found = np.full(len(values) + 1, -1)
     for c, value in enumerate(values):
+        if isinstance(value, str) and not value:
+            continue  # no state is called so: empty, as in a CSV file
         try:
             found[c] = state_index(variable, value)
         except EvidenceError as e:

@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, cast
 
 from rich.console import Console, Group
 from rich.markup import escape
@@ -37,8 +37,24 @@ TRUST = ("method", "status", "samples", "ess", "k_hat", "log_evidence", "log_evi
 
 
 def console() -> Console:
-    """Standard output; nothing is wrapped or cut in a file or a pipe."""
-    return Console(highlight=False, width=None if sys.stdout.isatty() else 10_000)
+    """Standard output; nothing is wrapped or cut in a file or a pipe, nor filled up with blanks."""
+    if sys.stdout.isatty():
+        return Console(highlight=False)
+    return Console(highlight=False, width=10_000, file=cast(IO[str], _Trimmed(sys.stdout)))
+
+
+class _Trimmed:
+    """A stream whose lines end where their text ends: grids fill them up to their width."""
+
+    def __init__(self, out: IO[str]):
+        self.out = out
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.out, name)
+
+    def write(self, text: str) -> int:
+        *lines, rest = text.split("\n")
+        return self.out.write("\n".join([*(line.rstrip(" ") for line in lines), rest]))
 
 
 def columns(rows: Iterable[tuple[str, ...]]) -> Grid:

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from unimarg.errors import UsageError
-from unimarg.formats.files import check_output, replacing, write_bytes
+from unimarg.formats.files import check_output, explained, replacing, write_bytes
 from unimarg.formats.interop import import_quietly
 
 SUFFIXES = (".csv", ".csv.gz", ".parquet", ".pq")
@@ -39,7 +39,8 @@ class Parts:
 
     def _claim(self, job: dict[str, Any]) -> None:
         """The folder is new, or that of the same job, or no part in it is finished."""
-        self.folder.mkdir(exist_ok=True)
+        with explained(str(self.folder), "written"):
+            self.folder.mkdir(exist_ok=True)
         label = self.folder / "job.json"
         # parts of a run without a file for errors hold none: with one it goes on
         wanted, fitting = (json.dumps(j, indent=1, sort_keys=True) for j in (job, job | {"errors": False}))

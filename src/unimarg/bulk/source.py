@@ -14,13 +14,14 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
+from numbers import Real
 from pathlib import Path
 from typing import IO, Any, Protocol
 
 import numpy as np
 
 from unimarg.errors import EvidenceError, FormatError
-from unimarg.evidence import state_from_text, state_index
+from unimarg.evidence import numbered, state_from_text, state_index
 from unimarg.formats.interop import import_quietly
 from unimarg.network import Network, Variable
 
@@ -190,6 +191,26 @@ class States(dict[Any, int]):
         except EvidenceError as e:
             return str(e)
         raise AssertionError("a good cell")
+
+
+def by_number(net: Network, names: Sequence[str], batch: Batch) -> dict[str, str]:
+    """Columns with a state's number for its label: the first such number, and the label.
+
+    >>> from unimarg.network import Variable
+    >>> by_number(Network([Variable("rain")], {}, {"rain": [0.8, 0.2]}), ["rain"], Batch([["", "yes", "1"]], [2, 3, 4]))
+    {'rain': "1 is 'yes'"}
+    """
+    found: dict[str, str] = {}
+    for name, cells in zip(names, batch.columns, strict=True):
+        variable = net.variables[net.index[name]] if name in net.index else None
+        if variable is None or numbered(variable):
+            continue
+        look_up = States(variable)
+        written = (cell for cell in dict.fromkeys(cells) if isinstance(cell, str | Real) and not isinstance(cell, bool))
+        numbers = (cell for cell in written if cell not in variable.states and look_up[cell] >= 0)
+        if (number := next(numbers, None)) is not None:
+            found[name] = f"{number} is {variable.states[look_up[number]]!r}"
+    return found
 
 
 def states_of(net: Network, names: Sequence[str], batch: Batch) -> tuple[np.ndarray, dict[int, str]]:

@@ -5,6 +5,7 @@ A user's mistake ends with one sentence on standard error and exit code 2, never
 
 from __future__ import annotations
 
+import errno
 import gc
 import io
 import os
@@ -21,17 +22,23 @@ import typer
 
 from unimarg.cli import ask, inspect, judge, query, sample, score, serve, train  # noqa: F401  each adds its verbs
 from unimarg.cli.common import app
-from unimarg.errors import UnimargError
+from unimarg.errors import UnimargError, UsageError
 
 INTERRUPTED = 130  # exit code
+TO_A_FILE = ("convert", "reproduce", "score", "train")  # verbs whose answer is not on standard output
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+SERVICES = ("demo", "serve")
 A_WHILE = 0.7  # seconds after which Ctrl-C is seen not to have ended a command
 
 
 def run() -> None:
     """The entry point of ``unimarg``: where Ctrl-C ended the command the process ends too, whatever is compiled beside.
 
-    Python would wait for that, and crash.
+    Python would wait for that, and crash. Where the reader of a pipe has gone the process ends as others do, by SIGPIPE (141 to a shell);
+    a service goes on without one of its clients.
     """
+    if hasattr(signal, "SIGPIPE") and "".join(sys.argv[1:2]) not in SERVICES:
+        signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     try:
         main()
     except SystemExit as e:
@@ -45,21 +52,51 @@ def run() -> None:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """The command line within a process."""
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")  # a name that the terminal cannot show is no reason to fail
+    words = sys.argv[1:] if arguments is None else list(arguments)
     try:
+        _open_streams(words)
         with _interruptible(), warnings.catch_warnings():
             warnings.simplefilter("default", UserWarning)
             warnings.showwarning = _warn
-            app(arguments)
+            try:
+                app(words)
+            finally:
+                sys.stdout.flush()
     except UnimargError as e:
         _fail(str(e))
     except BrokenPipeError:
         sys.stderr.close()  # the reader of a pipe has gone: nothing to say
         sys.exit(1)
     except OSError as e:
+        if e.errno in FULL and not e.filename:  # a file would have been named
+            _let_go()
+            _fail(f"standard output: cannot be written: {e.strerror}")
         _fail(f"{e.filename}: {e.strerror}" if e.filename else str(e))
+
+
+def _open_streams(words: Sequence[str]) -> None:
+    """A closed stream is as good as an empty one, but for standard output where the answer goes to it.
+
+    A closed one would be None, and the next file that is opened have its number.
+    """
+    closed = sys.stdout is None
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):  # the lowest number is taken first
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115  open to the end
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # a name that the terminal cannot show is no reason to fail
+    verb = words[0] if words else ""
+    to_a_file = verb == "sample" and any(word.startswith(("-o", "--output")) for word in words)
+    if closed and not to_a_file and verb not in (*TO_A_FILE, *SERVICES):
+        raise UsageError("standard output is closed: there is nowhere to write the answer to")
+
+
+def _let_go() -> None:
+    """Standard output leads nowhere from now on: Python would try once more at the end."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, sys.stdout.fileno())
+    os.close(nowhere)
 
 
 @contextmanager

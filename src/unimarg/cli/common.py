@@ -6,7 +6,7 @@ import glob
 import json
 import math
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -130,7 +130,7 @@ def findings_of(net: Network, case: Path | None, evidence: Sequence[str]) -> dic
     given, by_number = _case(net, case), []
     for text in evidence:
         name, value = _finding(net, text)
-        if isinstance(value, str) and not text.endswith(f"={value}") and not numbered(net.variables[net.index[name]]):
+        if isinstance(value, str) and not text.rstrip().endswith(value.rstrip()) and not numbered(net.variables[net.index[name]]):
             by_number.append(f"{text} is {value!r}")
         before = given.setdefault(name, value)
         states = [parse_evidence(net, {name: v}).hard for v in (before, value)]  # a case may have a state's number
@@ -166,17 +166,20 @@ def _finding(net: Network, text: str) -> tuple[str, Any]:
     cuts = [i for i, c in enumerate(text) if c == "="]
     if not cuts:
         raise EvidenceError(f"evidence is given as -e NAME=STATE, not {text!r}")
-    cut = next((i for i in cuts if text[:i] in net.index), cuts[0])
-    name, value = text[:cut], text[cut + 1 :]
-    if name in net.index and value in net.variables[net.index[name]].states:
+    cut = next((i for i in cuts if text[:i] in net.index), next((i for i in cuts if text[:i].strip() in net.index), cuts[0]))
+    name = _stripped(text[:cut], net.index)
+    states = net.variables[net.index[name]].states if name in net.index else ()
+    value = _stripped(text[cut + 1 :], states)
+    if value in states:
         return name, value
     if ":" not in value:
-        if any(part.partition("=")[0] in net.index for part in value.split(",")[1:]):
+        if any(part.partition("=")[0].strip() in net.index for part in value.split(",")[1:]):
             raise EvidenceError(f"{text!r} holds several findings: give -e for each, as in -e NAME=STATE -e NAME=STATE")
-        return name, state_named(net, name, value)
+        return name, state_named(net, name, value.strip())
     likelihood: dict[str, float] = {}
     for part in value.split(","):
         state, _, number = part.rpartition(":")
+        state = _stripped(state, states)
         if state in likelihood:
             raise EvidenceError(f"the likelihood of {name!r} has {state!r} twice: {value!r}")
         try:
@@ -184,6 +187,11 @@ def _finding(net: Network, text: str) -> tuple[str, Any]:
         except ValueError:
             raise EvidenceError(f"the likelihood of {name!r} is given as state:number,state:number, not {value!r}") from None
     return name, likelihood
+
+
+def _stripped(text: str, known: Container[str]) -> str:
+    """Without blanks around it where that is known and the text itself is not: a name may have blanks of its own."""
+    return text.strip() if text not in known and text.strip() in known else text
 
 
 def state_named(net: Network, name: str, text: str) -> str:

@@ -6,6 +6,7 @@ import dataclasses
 import json
 import signal
 import sys
+import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -15,6 +16,10 @@ from unimarg.cli.common import JsonOption, ModelArgument, TargetOption, app, sou
 
 if TYPE_CHECKING:
     from unimarg.bulk.scoring import Scored
+    from unimarg.network import Network
+
+FIRST = 1000  # rows
+SHOWN = 3  # columns
 
 
 @app.command()
@@ -48,6 +53,7 @@ def score(
 
     net, model = source_of(network, method)
     targets = variables_of(net, target) if target else None
+    _tell_of_numbers(net, rows)
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # a polite kill is a Ctrl-C
     try:
         with terminal.scoring_bar() as progress:
@@ -61,6 +67,18 @@ def score(
         _tell(done, output, errors)
     if done.bad and done.bad == done.rows:
         raise typer.Exit(1)
+
+
+def _tell_of_numbers(net: Network, rows: Path) -> None:
+    """As ``query`` does; by the first rows."""
+    from unimarg.bulk.source import by_number, open_source
+
+    table = open_source(rows)
+    batch = next(table.batches(FIRST, 0), None)
+    told = [f"in column {name!r} {number}" for name, number in by_number(net, table.columns, batch).items()] if batch else []
+    if told:
+        more = f" and {len(told) - SHOWN} more" if len(told) > SHOWN else ""
+        warnings.warn(f"states by number, from 0: {', '.join(told[:SHOWN])}{more}", stacklevel=2)
 
 
 def _tell(done: Scored, output: Path, errors: Path | None) -> None:

@@ -33,7 +33,7 @@ def path_of(path: object) -> str:
 def read_bytes(path: str, limit: int | None = None) -> bytes:
     """The file's content, unpacked if its name ends in ``.gz``; at most ``limit`` bytes, MAX_BYTES if not given."""
     limit = MAX_BYTES if limit is None else limit
-    with _explained(path, "read"), open(path, "rb", opener=_open_without_waiting) as f:
+    with explained(path, "read"), open(path, "rb", opener=_open_without_waiting) as f:
         status = os.fstat(f.fileno())
         if not stat.S_ISREG(status.st_mode):
             raise FormatError("is not a regular file", path)
@@ -44,7 +44,7 @@ def read_bytes(path: str, limit: int | None = None) -> bytes:
 
 
 @contextlib.contextmanager
-def _explained(path: str, verb: str) -> Iterator[None]:
+def explained(path: str, verb: str) -> Iterator[None]:
     """The system's complaints as ours."""
     try:
         yield
@@ -112,7 +112,7 @@ def replacing(path: str) -> Iterator[IO[bytes]]:
     A reader sees the old content or the new, and a failure leaves the old. What is written is packed if
     the name ends in ``.gz``. A pipe or a device is written to, never replaced.
     """
-    with _explained(path, "written"):
+    with explained(path, "written"):
         target = os.path.realpath(path)  # a link keeps pointing at the file
         if os.path.isdir(target):
             raise FormatError("cannot be written: Is a directory", path)

@@ -14,7 +14,7 @@ from unimarg.comparison import stream_seed
 from unimarg.errors import FormatError, UsageError
 from unimarg.evaluation import evidence_sets
 from unimarg.examples.medical import medical
-from unimarg.formats.files import replacing, write_bytes
+from unimarg.formats.files import explained, replacing, write_bytes
 from unimarg.marginalizer import Marginalizer
 from unimarg.network import Floats, Ints, Network
 from unimarg.query import Asked, Options
@@ -67,7 +67,8 @@ class Setting:
     def path(self, name: str) -> Path:
         """Of a result; those of quick runs have names of their own."""
         stem, dot, suffix = name.partition(".")
-        self.out.mkdir(parents=True, exist_ok=True)
+        with explained(str(self.out), "written"):
+            self.out.mkdir(parents=True, exist_ok=True)
         return self.out / (f"{stem}_quick{dot}{suffix}" if self.quick else name)
 
     def references(self, net: Network) -> References:
