@@ -57,6 +57,11 @@ class Marginalizer:
         return Ragged(tuple(self.net.cards.tolist()))
 
     @cached_property
+    def sizes(self) -> list[int]:
+        """Rows of the passes that are used; a service adds the larger ones as they are compiled."""
+        return list(BATCHES)
+
+    @cached_property
     def prior_slots(self) -> tuple[jax.Array, jax.Array]:
         return prior_slots(self.priors, self.ragged)
 
@@ -369,7 +374,7 @@ class Marginalizer:
         pieces: list[list[np.ndarray]] = []
         first = 0
         while first < len(known) or not pieces:
-            batch = batch_size(len(known) - first)
+            batch = batch_size(len(known) - first, self.sizes)
             part = slice(first, first + batch)
             rows = len(known[part])
             first, pad = first + batch, batch - rows
@@ -377,14 +382,23 @@ class Marginalizer:
             pieces.append([np.asarray(a)[:rows] for a in _answer(*given, padded[0], padded[1:], self._propagation)])
         return [np.concatenate(same) for same in zip(*pieces, strict=True)]  # also makes them writable
 
+    def compile(self, size: int) -> None:
+        """The pass of so many rows, one of ``BATCHES``, which is used from then on."""
+        known, values = self.arrays([Evidence({}, {})] * size)
+        jax.block_until_ready(
+            _answer(self.ragged, self.recipe.encoding, "marginal", self.trunk, *self.prior_slots, known, values, self._propagation)
+        )
+        if size not in self.sizes:
+            self.sizes.append(size)
 
-def batch_size(rows: int) -> int:
-    """Of the sizes of a pass, the one that answers so many rows soonest, what fills up the last pass included.
+
+def batch_size(rows: int, sizes: Sequence[int] = BATCHES) -> int:
+    """Of some sizes of a pass, the one that answers so many rows soonest, what fills up the last pass included.
 
     >>> [batch_size(n) for n in (1, 5, 300, 2000, 4000)]
     [1, 64, 64, 512, 4096]
     """
-    return min(BATCHES, key=lambda size: -(-rows // size) * (size + OVERHEAD))
+    return min(sizes, key=lambda size: -(-rows // size) * (size + OVERHEAD))
 
 
 @partial(jax.jit, static_argnames=("ragged", "encoding", "output", "propagation"))
