@@ -16,6 +16,7 @@ from numbers import Real
 import numpy as np
 
 from unimarg.bn2o import PATIENCE, Programme, programme
+from unimarg.conflict import conflict, sentence
 from unimarg.errors import ImpossibleEvidenceError, TooExpensiveError, UsageError
 from unimarg.evidence import Evidence, parse_evidence
 from unimarg.formats.interop import AnyNetwork, as_network
@@ -46,7 +47,11 @@ def exact(
     net = as_network(net)
     found = parse_evidence(net, evidence)
     wanted = net.find_all(targets)
-    log_p, answers = exact_marginals(net, found, wanted, memory)
+    try:
+        log_p, answers = exact_marginals(net, found, wanted, memory)
+    except ImpossibleEvidenceError as e:
+        together = conflict(net, found)
+        raise e if together is None else ImpossibleEvidenceError(sentence(net, found, together)) from None
     seconds = time.perf_counter() - started
     return Posterior.exact([net.variables[i] for i in wanted], [answers[i] for i in wanted], log_p, seconds)
 

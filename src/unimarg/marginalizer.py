@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import time
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from os import PathLike
@@ -18,8 +18,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from unimarg.conflict import impossible
 from unimarg.encoding import encode, one_hot, starts
-from unimarg.errors import EvidenceError, ImpossibleEvidenceError, UsageError, no_state_left
+from unimarg.errors import EvidenceError, ImpossibleEvidenceError, UsageError
 from unimarg.evidence import Evidence, one_set, parse_evidence
 from unimarg.masking import can_show
 from unimarg.network import Floats, Network
@@ -157,9 +158,7 @@ class Marginalizer:
         seconds = (time.perf_counter() - start) / max(len(rows), 1)
         variables = [self.net.variables[i] for i in nodes]
         return [
-            self._without_error(e, row, nodes, seconds)
-            if c < 0
-            else Posterior.failed(variables, "um", no_state_left(self.net.names[c]), seconds)
+            self._without_error(e, row, nodes, seconds) if c < 0 else Posterior.failed(variables, "um", str(self.impossible(e)), seconds)
             for e, row, c in zip(evidence, rows, contradiction.tolist(), strict=True)
         ]
 
@@ -227,7 +226,7 @@ class Marginalizer:
     def marginals(self, evidence: Sequence[Evidence]) -> Floats:
         """``[rows, states]``: the states of all nodes side by side, one row for each evidence."""
         out, contradiction = self.answers(evidence)
-        self.refuse(contradiction)
+        self._refuse(contradiction, lambda row: evidence[row])
         return out
 
     def answers(self, evidence: Sequence[Evidence], nodes: Sequence[int] | None = None) -> tuple[Floats, np.ndarray]:
@@ -235,12 +234,16 @@ class Marginalizer:
         out, contradiction = self._marginals(*self.arrays(evidence))
         return (out if nodes is None else out[:, self.slots(nodes)]), contradiction
 
-    def refuse(self, contradiction: np.ndarray) -> None:
+    def impossible(self, evidence: Evidence) -> ImpossibleEvidenceError:
+        """That it is, by which findings."""
+        return impossible(self.net, evidence, self._support)
+
+    def _refuse(self, contradiction: np.ndarray, evidence: Callable[[int], Evidence]) -> None:
         """Impossible evidence is an error."""
         if (contradiction >= 0).any():
             row = int(np.argmax(contradiction >= 0))
             where = f"row {row}: " if len(contradiction) > 1 else ""
-            raise ImpossibleEvidenceError(where + no_state_left(self.net.names[int(contradiction[row])]))
+            raise ImpossibleEvidenceError(f"{where}{self.impossible(evidence(row))}")
 
     def messages(self, evidence: Evidence) -> Floats:
         """lambda_i(k), ``[nodes, card]``, 0 for the first states."""
@@ -301,7 +304,7 @@ class Marginalizer:
             row, node = np.argwhere(states >= self.net.cards)[0]
             raise EvidenceError(f"row {row}: {self.net.names[node]!r} has no state number {states[row, node]}")
         out, contradiction = self.answers_of_states(states, rule_out)
-        self.refuse(contradiction)
+        self._refuse(contradiction, lambda row: Evidence({i: k for i, k in enumerate(states[row].tolist()) if k >= 0}, {}))
         return out
 
     def answers_of_states(self, states: np.ndarray, rule_out: bool = True) -> tuple[np.ndarray, np.ndarray]:

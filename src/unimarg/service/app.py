@@ -166,7 +166,7 @@ class Service:
         evidence = served.findings(case.evidence)
         rows, contradiction = await self.batchers[served.name].ask([evidence])
         if contradiction[0] >= 0:
-            raise served.impossible(contradiction[0])
+            raise await asyncio.to_thread(served.model.impossible, evidence)
         return served.one_shot(served.model.about_one_shot(evidence), writer.marginals(rows[0]), time.perf_counter() - began)
 
 
@@ -318,6 +318,7 @@ def _answers(app: FastAPI, service: Service) -> None:
 
 async def _some(service: Service, served: Served, cases: Sequence[dict[str, Any]], writer: Writer) -> list[bytes]:
     """Of at most one batch."""
+    assert served.model is not None
     answers = [b""] * len(cases)
     good = []
     for i, case in enumerate(cases):
@@ -328,7 +329,10 @@ async def _some(service: Service, served: Served, cases: Sequence[dict[str, Any]
     if good:
         rows, contradiction = await service.batchers[served.name].ask([e for _, e in good])
         for (i, evidence), row, node in zip(good, rows, contradiction.tolist(), strict=True):
-            answers[i] = refusal.trouble(served.impossible(node)) if node >= 0 else served.one_of_many(evidence, writer.marginals(row))
+            if node >= 0:
+                answers[i] = refusal.trouble(await asyncio.to_thread(served.model.impossible, evidence))
+            else:
+                answers[i] = served.one_of_many(evidence, writer.marginals(row))
     return answers
 
 
