@@ -7,7 +7,7 @@ import http.client
 import json
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -61,13 +61,17 @@ class Client:
 
 @contextlib.contextmanager
 def serving(
-    models: Mapping[str, Marginalizer | Network], limits: Limits | None = None, token: str | None = None, warm: bool = False
+    models: Mapping[str, Marginalizer | Network],
+    limits: Limits | None = None,
+    token: str | None = None,
+    warm: bool | Callable[[], object] = False,
+    wait: bool = True,
 ) -> Iterator[Client]:
-    """On a free port; without ``warm`` sampling compiles when it is first used."""
+    """On a free port; without ``warm`` sampling compiles when it is first used, and a function of the test's own may take its place."""
     served = [Served(name, source) for name, source in models.items()]
-    if not warm:
+    if warm is not True:
         for s in served:
-            s.warm_up = lambda stop: None
+            s.warm_up = lambda stop: warm() if callable(warm) else None
     app = make_app(served, limits, token, hosts_of("127.0.0.1"))
     server = make_server(app)
     thread = threading.Thread(target=server.run, args=([listen("127.0.0.1", 0)],))
@@ -75,7 +79,7 @@ def serving(
     try:
         wait_for(lambda: server.started or not thread.is_alive(), 60)
         client = Client(server, app.state.service)
-        wait_for(lambda: client.service.ready, 120)
+        wait_for(lambda: client.service.ready or not wait, 120)
         yield client
     finally:
         server.should_exit = True

@@ -6,6 +6,7 @@ import io
 import json
 import re
 import shutil
+import threading
 import time
 from itertools import pairwise
 from urllib.parse import quote
@@ -129,6 +130,41 @@ def test_evidence_is_searched_and_set_and_the_bars_follow(opened, client):
     wait_until(page, f"document.querySelector('#results [data-name=disease_0] .value').textContent === '{before:.1f} %'")
     page.fill("#search", "zzz")
     assert page.inner_text("#matches") == "No variable is called so."
+
+
+def test_without_findings_nothing_has_moved(opened, client, monkeypatch):
+    """Priors are estimated where exact inference takes long: by what another answer differs from them is no change."""
+    shifted = [p * [1.02, *[1.0] * (len(p) - 1)] for p in client.service.served["clinic"].priors]
+    monkeypatch.setitem(client.service.served["clinic"].__dict__, "priors", [p / p.sum() for p in shifted])
+    page = settled(opened())
+    prior = client.get("/v1/models/clinic").json["variables"][NET.index["disease_0"]]["prior"]
+    for wait in (0.0, 1.0):  # nor later
+        time.sleep(wait)
+        assert page.locator("#trust").inner_text().split() == ["prior", "before", "any", "finding"]
+        assert set(page.locator(".change").all_inner_texts()) == {""}
+        assert shown(page, "disease_0", "yes") == round(100 * prior["yes"], 1)
+    set_by_search(page, "fever", "high")
+    settled(page)
+    wait_until(page, "[...document.querySelectorAll('.change')].some((x) => x.textContent)")
+    page.click("#clear")
+    wait_until(page, "[...document.querySelectorAll('.change')].every((x) => !x.textContent)")
+
+
+def test_a_service_that_is_being_prepared(browser):
+    """The page says so, shows what there is, and goes on by itself."""
+    prepared = threading.Event()
+    with serving({"clinic": random_model(NET)}, warm=lambda: prepared.wait(60), wait=False) as client:
+        page = browser.new_page()
+        page.goto(f"{client.server.address}/#clinic")
+        page.wait_for_selector("#trust:has-text('the service is being prepared')")
+        assert len(page.locator("#results .row").all()) > 10
+        assert "follow when the service is prepared" in page.locator("#questions-note").inner_text()
+        set_by_search(page, "fever", "high")
+        page.wait_for_selector("#trust:has-text('a better answer follows when the service is prepared')")
+        prepared.set()
+        assert "exact" in settled(page).locator("#trust").inner_text()
+        page.wait_for_selector("#questions li")
+        page.close()
 
 
 def test_bars_are_grouped_and_sorted_by_change(opened, client):

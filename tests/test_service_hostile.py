@@ -152,14 +152,15 @@ def test_impossible_evidence_hits_only_its_own_row():
     with serving({"sure": random_model(sure)}) as client:
         bad = {"a": "yes", "b": "no"}
         reply = client.post("/v1/models/sure/query", {"evidence": bad})
-        assert (reply.status, "impossible" in reply.error) == (422, True)
+        said = "the evidence is impossible: 'a'='yes' and 'b'='no' do not go together"
+        assert (reply.status, reply.error) == (422, said)
         for method in ("auto", "exact"):
-            assert "impossible" in client.post("/v1/models/sure/query", {"evidence": bad, "method": method}).error
+            assert said == client.post("/v1/models/sure/query", {"evidence": bad, "method": method}).error
         answers = client.post("/v1/models/sure/batch", {"evidence": [{"a": "yes"}, bad, {"a": "no"}]}).json["answers"]
-        assert ["error" in a for a in answers] == [False, True, False]
+        assert [a.get("error") for a in answers] == [None, said, None]
         assert answers[2]["marginals"]["b"]["no"] == 1
-        for what, more in (("questions", {"targets": ["a"]}), ("explain", {"target": "a"})):
-            assert client.post(f"/v1/models/sure/{what}", {"evidence": bad} | more).status == 422
+        assert client.post("/v1/models/sure/questions", {"evidence": bad, "targets": ["a"]}).error == said
+        assert client.post("/v1/models/sure/explain", {"evidence": bad, "target": "a"}).status == 422
 
 
 def send(client, *parts, pause=0.0):

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -23,6 +24,7 @@ from unimarg.cli import main
 from unimarg.cli.serve import serve
 from unimarg.service import app, served
 from unimarg.service.app import make_app
+from unimarg.service.batching import Batcher
 from unimarg.service.limits import Limits
 from unimarg.service.served import Served
 from unimarg.service.work import StoppedError
@@ -101,23 +103,93 @@ def test_warming_up_compiles_and_ends():
         assert 'unimarg_work{kind="sampling"} 0.0' in warmed.get("/metrics").body.decode()
 
 
-def test_a_load_balancer_learns_when_to_send_requests(monkeypatch):
-    """Until sampling is compiled the service lives but is not ready; both can be asked without the token."""
+def test_it_listens_while_it_is_prepared():
+    """It lives but is not ready, which can be asked without the token; answers by one pass and exact ones do not wait for sampling."""
     compiled = threading.Event()
-    with serving({"asia": ASIA}, token="secret") as client:
-        assert client.get("/ready").json == client.get("/health").json
-        monkeypatch.setattr(client.service, "ready", False)
-        monkeypatch.setattr(client.service.served["asia"], "warm_up", lambda stop: compiled.wait(30))
-        warming = asyncio.run_coroutine_threadsafe(client.service._warm_up(), client.server.servers[0].get_loop())
+    models = {"clinic": CLINIC, "asia": ASIA}
+    with serving(models, token="secret", warm=lambda: compiled.wait(30), wait=False) as client, ThreadPoolExecutor(4) as pool:
         for _ in range(2):
             reply = client.get("/ready")
             assert (reply.status, reply.headers["retry-after"]) == (503, "2")
             assert "warming up" in reply.error
         health = client.get("/health")
         assert (health.status, health.json["status"]) == (200, "warming up")
+        asked = {"evidence": {"fever": "high"}, "targets": ["disease_0"]}
+        given: dict[str, str] = {"authorization": "Bearer secret"}
+        assert client.get("/v1/models/asia", **given).status == 200
+        assert client.post("/v1/models/clinic/query", asked, **given).json["method"] == "um"
+        assert client.post("/v1/models/clinic/query", asked | {"method": "exact"}, **given).json["method"] == "exact"
+        waiting = [
+            pool.submit(client.post, f"/v1/models/clinic/{what}", body, **given)
+            for what, body in (
+                ("query", asked | {"method": "auto"}),
+                ("stream", asked),
+                ("questions", {"targets": ["disease_0"]}),
+                ("explain", {"evidence": asked["evidence"], "target": "disease_0"}),
+            )
+        ]
+        time.sleep(0.5)
+        assert not any(w.done() for w in waiting)
+        assert client.service.passes.busy == 0  # nothing is compiled by who waits
         compiled.set()
-        warming.result(30)
-        assert client.get("/ready").status == 200
+        assert [w.result(30).status for w in waiting] == [200] * 4
+        last = json.loads(waiting[1].result().body.splitlines()[-1])
+        assert (last["stage"], last["method"]) == ("final", "exact")
+        wait_for(lambda: client.get("/ready").status == 200)
+        assert client.get("/ready").json == client.get("/health").json
+
+
+def test_questions_that_come_before_the_first_pass_wait_for_it(monkeypatch):
+    compiled, warm_up = threading.Event(), Batcher._warm_up
+    monkeypatch.setattr(Batcher, "_warm_up", lambda self: compiled.wait(30) and warm_up(self))
+    with serving({"clinic": CLINIC}, wait=False) as client, ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(client.post, "/v1/models/clinic/query", {"evidence": {"fever": "high"}})
+        time.sleep(0.3)
+        assert not waiting.done()
+        assert client.get("/health").status == 200
+        compiled.set()
+        assert waiting.result(30).json["marginals"]["fever"]["high"] == 1
+
+
+def test_passes_are_as_large_as_a_batch_needs():
+    model = random_model(clinic_like())
+    with serving({"clinic": model}, Limits(batch=3)):
+        assert model.sizes == [1]
+    with serving({"clinic": model}, Limits(batch=100)) as client:
+        assert model.sizes == [1, 64]
+        answers = client.post("/v1/models/clinic/batch", {"evidence": [{"fever": "high"}] * 130}).json["answers"]
+    assert all(a["marginals"] == answers[0]["marginals"] for a in answers)
+
+
+def test_what_could_not_be_prepared_is_logged_and_never_ready(capsys):
+    def fail():
+        raise ZeroDivisionError("secret")
+
+    with serving({"clinic": CLINIC}, warm=fail, wait=False) as client:
+        wait_for(client.service.prepared.is_set)
+        assert (client.get("/health").status, client.get("/ready").status) == (200, 503)
+        assert client.post("/v1/models/clinic/query", {"method": "auto"}).status == 200
+    said = capsys.readouterr().err
+    assert "the service could not be prepared" in said
+    assert "secret" in said
+
+
+def test_it_ends_at_once_while_it_is_prepared():
+    """What waits for that is told so, and not waited for."""
+    compiled = threading.Event()
+    with serving({"clinic": CLINIC}, warm=lambda: compiled.wait(30), wait=False) as client, ThreadPoolExecutor(3) as pool:
+        asked = (("questions", {"targets": ["disease_0"]}), ("query", {"method": "auto"}), ("stream", {}))
+        waiting = [pool.submit(client.post, f"/v1/models/clinic/{what}", body) for what, body in asked]
+        time.sleep(0.5)
+        began = time.monotonic()
+        client.server.should_exit = True
+        replies = [w.result(30) for w in waiting]
+        assert time.monotonic() - began < 5
+        compiled.set()
+    for reply in replies[:2]:
+        assert (reply.status, reply.headers["retry-after"]) == (503, "2")
+        assert "ends before it was ready" in reply.error
+    assert json.loads(replies[2].body.splitlines()[-1]) == {"stage": "error", "error": replies[0].error}
 
 
 @pytest.fixture
@@ -126,7 +198,9 @@ def endless(monkeypatch):
     tally = {"began": 0, "stopped": 0, "finished": 0}
     done = threading.Event()
 
-    def answer(*_, progress, **__):
+    def answer(*_, progress=None, **__):
+        if progress is None:  # priors
+            return um.exact(CLINIC.net, {})
         tally["began"] += 1
         try:
             while not done.wait(0.01):
@@ -273,6 +347,26 @@ def test_who_is_being_answered_at_the_end_is_answered(endless):
         connection.close()
 
 
+SLOW = """
+import sys, time
+from unimarg.cli import main
+from unimarg.service.served import Served
+Served.warm_up = lambda self, stop: time.sleep(30)
+main(sys.argv[1:])
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_the_command_says_at_once_where_it_is_and_ends_at_once(number):
+    with subprocess.Popen([sys.executable, "-c", SLOW, "serve", "asia", "--port", "0"], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert re.fullmatch(r"asia at http://127\.0\.0\.1:\d+ \(Ctrl-C stops\); being prepared\n", process.stdout.readline())
+        began = time.monotonic()
+        process.send_signal(number)
+        assert (process.wait(20), process.stdout.read()) == (0, "")
+        assert time.monotonic() - began < 10
+
+
 def test_the_command_serves_until_it_is_told_to_stop():
     command = [sys.executable, "-c", "from unimarg.cli import main; main()", "serve", "asia", "--port", "0"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=os.environ) as process:
@@ -283,6 +377,7 @@ def test_the_command_serves_until_it_is_told_to_stop():
         connection.request("POST", "/v1/models/asia/query", '{"evidence": {"dysp": "yes"}}', {"content-type": "application/json"})
         assert json.load(connection.getresponse())["marginals"]["lung"]["yes"] == pytest.approx(0.1028, abs=1e-4)
         connection.close()
+        assert re.fullmatch(r"ready after \d+ s\n", process.stdout.readline())
         process.send_signal(signal.SIGTERM)
         _, said = process.communicate(timeout=60)
         assert (process.returncode, said) == (0, "")

@@ -99,5 +99,5 @@ def test_a_cause_that_alone_explains_a_finding():
     given = {"x": "yes"} | dict.fromkeys(causes[1:], "no")
     assert random_model(net).query(given, method="um")["c0"] == {"no": 0.0, "yes": 1.0}
     for method in ("um", "lookahead", "prior"):
-        with pytest.raises(um.ImpossibleEvidenceError, match="the findings together leave no state"):
+        with pytest.raises(um.ImpossibleEvidenceError, match=r"'x'='yes', 'c1'='no'.* and 159 more do not go together"):
             random_model(net).query(given | {"c0": "no"}, method=method)

@@ -16,6 +16,7 @@ from numbers import Real
 import numpy as np
 
 from unimarg.bn2o import PATIENCE, Programme, programme
+from unimarg.conflict import conflict, sentence
 from unimarg.errors import EvidenceError, ImpossibleEvidenceError, TooExpensiveError, UsageError
 from unimarg.evidence import Evidence, one_set, parse_evidence
 from unimarg.formats.interop import AnyNetwork, as_network
@@ -49,7 +50,11 @@ def exact(
         raise EvidenceError(f'{several}; unimarg.infer(net, sets, method="exact") answers several')
     found = parse_evidence(net, evidence)
     wanted = net.find_all(targets)
-    log_p, answers = exact_marginals(net, found, wanted, memory)
+    try:
+        log_p, answers = exact_marginals(net, found, wanted, memory)
+    except ImpossibleEvidenceError as e:
+        together = conflict(net, found)
+        raise e if together is None else ImpossibleEvidenceError(sentence(net, found, together)) from None
     seconds = time.perf_counter() - started
     return Posterior.exact([net.variables[i] for i in wanted], [answers[i] for i in wanted], log_p, seconds)
 

@@ -19,8 +19,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from unimarg.conflict import impossible
 from unimarg.counter import key_from_seed
-from unimarg.errors import ImpossibleEvidenceError, SamplingError, UsageError
+from unimarg.errors import SamplingError, UsageError
 from unimarg.formats.interop import AnyNetwork, as_network
 from unimarg.importance import chunk_size, first_sample
 from unimarg.mechanism import NoisyMax, log_pmf_from_steps
@@ -88,7 +89,7 @@ def explain_all(net: Network, model: Marginalizer | None, evidence: Mapping[str,
         states = _by_ascent(asked, fixed, log_l)
     value = float(_score(net, log_l, states[None])[0])
     if value == -math.inf:
-        raise ImpossibleEvidenceError("the evidence is impossible")
+        raise impossible(net, asked.query.evidence, asked.frame.support)
     assignment = {v.name: v.states[k] for v, k in zip(net.variables, states.tolist(), strict=True)}
     return Explanation(assignment, value, exact, time.perf_counter() - began)
 

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from unimarg.errors import ImpossibleEvidenceError, UsageError
+from unimarg.conflict import impossible
+from unimarg.errors import UsageError
 from unimarg.evidence import Evidence, parse_evidence, state_index
 from unimarg.formats.interop import AnyNetwork, as_network
 from unimarg.many import Answers, exact_answers, go_on
@@ -82,7 +83,7 @@ def influence(net: Network, answers: Answers, evidence: Mapping[str, object] | N
     less = [_without(given, net.index[name]) for name in names]
     found, contradiction = answers([given, Evidence({}, {}), *less], [t])
     if contradiction[0] >= 0:
-        raise ImpossibleEvidenceError("the evidence is impossible")
+        raise impossible(net, given)
     odds = _log_odds(found.astype(np.float64))
     k = int(np.argmax(_change(odds[0], odds[1]))) if state is None else state_index(net.variables[t], state)
     now, prior, without = float(found[0, k]), float(found[1, k]), found[2:, k].astype(np.float64)

@@ -12,6 +12,7 @@ import jax
 import numpy as np
 
 from unimarg.conditionals import Conditionals, Query
+from unimarg.conflict import impossible
 from unimarg.diagnostics import scaled
 from unimarg.errors import ImpossibleEvidenceError, TooExpensiveError, UsageError
 from unimarg.exact import exact
@@ -118,7 +119,7 @@ def _exact_joint(asked: Asked, names: Sequence[str], memory: float, patience: fl
             log_p[states] = likelihood + found.log_evidence + np.log(found.probabilities[0]) + log_l[last]
     top = log_p.max()
     if top == -np.inf:
-        raise ImpossibleEvidenceError("the evidence is impossible")
+        raise impossible(net, query.evidence, asked.frame.support)
     p = np.moveaxis(np.exp(log_p - top), -1, names.index(last)).ravel()
     facts = {"method": "exact", "status": "ok", "message": "", "ess": math.inf, "k_hat": -math.inf, "samples": 0}
     # without evidence the sum is 1, and only rounding would say otherwise

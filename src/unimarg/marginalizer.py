@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import time
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from os import PathLike
@@ -18,8 +18,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from unimarg.conflict import impossible
 from unimarg.encoding import encode, one_hot, starts
-from unimarg.errors import EvidenceError, ImpossibleEvidenceError, UsageError, no_state_left
+from unimarg.errors import EvidenceError, ImpossibleEvidenceError, UsageError
 from unimarg.evidence import Evidence, one_set, parse_evidence
 from unimarg.masking import can_show
 from unimarg.network import Floats, Network
@@ -55,6 +56,11 @@ class Marginalizer:
     @cached_property
     def ragged(self) -> Ragged:
         return Ragged(tuple(self.net.cards.tolist()))
+
+    @cached_property
+    def sizes(self) -> list[int]:
+        """Rows of the passes that are used; a service adds the larger ones as they are compiled."""
+        return list(BATCHES)
 
     @cached_property
     def prior_slots(self) -> tuple[jax.Array, jax.Array]:
@@ -152,9 +158,7 @@ class Marginalizer:
         seconds = (time.perf_counter() - start) / max(len(rows), 1)
         variables = [self.net.variables[i] for i in nodes]
         return [
-            self._without_error(e, row, nodes, seconds)
-            if c < 0
-            else Posterior.failed(variables, "um", no_state_left(self.net.names[c]), seconds)
+            self._without_error(e, row, nodes, seconds) if c < 0 else Posterior.failed(variables, "um", str(self.impossible(e)), seconds)
             for e, row, c in zip(evidence, rows, contradiction.tolist(), strict=True)
         ]
 
@@ -222,7 +226,7 @@ class Marginalizer:
     def marginals(self, evidence: Sequence[Evidence]) -> Floats:
         """``[rows, states]``: the states of all nodes side by side, one row for each evidence."""
         out, contradiction = self.answers(evidence)
-        self.refuse(contradiction)
+        self._refuse(contradiction, lambda row: evidence[row])
         return out
 
     def answers(self, evidence: Sequence[Evidence], nodes: Sequence[int] | None = None) -> tuple[Floats, np.ndarray]:
@@ -230,12 +234,16 @@ class Marginalizer:
         out, contradiction = self._marginals(*self.arrays(evidence))
         return (out if nodes is None else out[:, self.slots(nodes)]), contradiction
 
-    def refuse(self, contradiction: np.ndarray) -> None:
+    def impossible(self, evidence: Evidence) -> ImpossibleEvidenceError:
+        """That it is, by which findings."""
+        return impossible(self.net, evidence, self._support)
+
+    def _refuse(self, contradiction: np.ndarray, evidence: Callable[[int], Evidence]) -> None:
         """Impossible evidence is an error."""
         if (contradiction >= 0).any():
             row = int(np.argmax(contradiction >= 0))
             where = f"row {row}: " if len(contradiction) > 1 else ""
-            raise ImpossibleEvidenceError(where + no_state_left(self.net.names[int(contradiction[row])]))
+            raise ImpossibleEvidenceError(f"{where}{self.impossible(evidence(row))}")
 
     def messages(self, evidence: Evidence) -> Floats:
         """lambda_i(k), ``[nodes, card]``, 0 for the first states."""
@@ -296,7 +304,7 @@ class Marginalizer:
             row, node = np.argwhere(states >= self.net.cards)[0]
             raise EvidenceError(f"row {row}: {self.net.names[node]!r} has no state number {states[row, node]}")
         out, contradiction = self.answers_of_states(states, rule_out)
-        self.refuse(contradiction)
+        self._refuse(contradiction, lambda row: Evidence({i: k for i, k in enumerate(states[row].tolist()) if k >= 0}, {}))
         return out
 
     def answers_of_states(self, states: np.ndarray, rule_out: bool = True) -> tuple[np.ndarray, np.ndarray]:
@@ -369,7 +377,7 @@ class Marginalizer:
         pieces: list[list[np.ndarray]] = []
         first = 0
         while first < len(known) or not pieces:
-            batch = batch_size(len(known) - first)
+            batch = batch_size(len(known) - first, self.sizes)
             part = slice(first, first + batch)
             rows = len(known[part])
             first, pad = first + batch, batch - rows
@@ -377,14 +385,23 @@ class Marginalizer:
             pieces.append([np.asarray(a)[:rows] for a in _answer(*given, padded[0], padded[1:], self._propagation)])
         return [np.concatenate(same) for same in zip(*pieces, strict=True)]  # also makes them writable
 
+    def compile(self, size: int) -> None:
+        """The pass of so many rows, one of ``BATCHES``, which is used from then on."""
+        known, values = self.arrays([Evidence({}, {})] * size)
+        jax.block_until_ready(
+            _answer(self.ragged, self.recipe.encoding, "marginal", self.trunk, *self.prior_slots, known, values, self._propagation)
+        )
+        if size not in self.sizes:
+            self.sizes.append(size)
 
-def batch_size(rows: int) -> int:
-    """Of the sizes of a pass, the one that answers so many rows soonest, what fills up the last pass included.
+
+def batch_size(rows: int, sizes: Sequence[int] = BATCHES) -> int:
+    """Of some sizes of a pass, the one that answers so many rows soonest, what fills up the last pass included.
 
     >>> [batch_size(n) for n in (1, 5, 300, 2000, 4000)]
     [1, 64, 64, 512, 4096]
     """
-    return min(BATCHES, key=lambda size: -(-rows // size) * (size + OVERHEAD))
+    return min(sizes, key=lambda size: -(-rows // size) * (size + OVERHEAD))
 
 
 @partial(jax.jit, static_argnames=("ragged", "encoding", "output", "propagation"))

@@ -19,8 +19,9 @@ import jax
 import numpy as np
 
 from unimarg.conditionals import Conditionals, Draft, Query
+from unimarg.conflict import impossible
 from unimarg.counter import key_from_seed
-from unimarg.errors import ImpossibleEvidenceError, TooExpensiveError, UsageError, closest, no_state_left, whole_number
+from unimarg.errors import ImpossibleEvidenceError, TooExpensiveError, UsageError, closest, whole_number
 from unimarg.evidence import parse_evidence
 from unimarg.frame import Frame, frame_of
 from unimarg.importance import DEFAULT_SAMPLES, MAX_SAMPLES, Draw, Estimator, Limits, Weigh, chunk_size, sampler
@@ -231,9 +232,8 @@ class Asked:
         """Impossible evidence is an error where that can be proven."""
         support = self.frame.support
         allowed = {i: self.query.likelihood[i : i + 1, : self.net.cards[i]] > 0 for i in support.touching}
-        for i, possible in support.narrow(allowed).items():
-            if not possible.any():
-                raise ImpossibleEvidenceError(no_state_left(self.net.names[i]))
+        if not all(possible.any() for possible in support.narrow(allowed).values()):
+            raise impossible(self.net, self.query.evidence, support)
 
     # --- sampling
 

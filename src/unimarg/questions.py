@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from unimarg.errors import ImpossibleEvidenceError, SamplingError, UsageError, closest
+from unimarg.conflict import impossible
+from unimarg.errors import SamplingError, UsageError, closest
 from unimarg.evidence import Evidence, parse_evidence
 from unimarg.exact import DEFAULT_MEMORY
 from unimarg.formats.interop import AnyNetwork, as_network
@@ -110,9 +111,9 @@ class Asking:
         known = [*self.candidates, *(t for t in self.targets if t not in self.candidates)]
         now, contradiction = answers([self.given], known)
         if contradiction[0] >= 0:
-            raise ImpossibleEvidenceError("the evidence is impossible")
+            raise impossible(self.net, self.given)
         marginals = {i: p[0].astype(np.float64) for i, p in split(now, self.net, known).items()}
-        gains = _gains(answers, self.given, self.targets, {c: marginals[c] for c in self.candidates})
+        gains = _gains(self.net, answers, self.given, self.targets, {c: marginals[c] for c in self.candidates})
         return gains, sum(float(_entropy(marginals[t])) for t in self.targets)
 
     def table(self, gains: Floats, entropy: float, method: str, error: Floats | float = 0.0) -> pd.DataFrame:
@@ -128,7 +129,7 @@ class Asking:
         return table
 
 
-def _gains(answers: Answers, given: Evidence, targets: Sequence[int], candidates: Mapping[int, Floats]) -> Floats:
+def _gains(net: Network, answers: Answers, given: Evidence, targets: Sequence[int], candidates: Mapping[int, Floats]) -> Floats:
     """Of each candidate, whose marginal is given: all its answers, and those of the others, in one batch.
 
     Entropies add up over the targets, so their states may stay side by side.
@@ -142,7 +143,7 @@ def _gains(answers: Answers, given: Evidence, targets: Sequence[int], candidates
     weights = np.where(contradiction < 0, [candidates[c][k] for c, k in pairs], 0.0)
     totals = np.add.reduceat(weights, starts)
     if not totals.all():
-        raise ImpossibleEvidenceError("the evidence is impossible")  # no answer to some question is possible
+        raise impossible(net, given)  # no answer to some question is possible
     weights /= np.repeat(totals, counts)
     after = states.astype(np.float64)
     mixture = np.add.reduceat(weights[:, None] * after, starts)

@@ -16,7 +16,8 @@ import numpy as np
 
 from unimarg.bulk.parts import SUFFIXES, Columns, Parts
 from unimarg.bulk.source import CSV, Batch, Source, open_source, states_of
-from unimarg.errors import EvidenceError, TooExpensiveError, UnimargError, UsageError, closest, no_state_left
+from unimarg.errors import EvidenceError, TooExpensiveError, UnimargError, UsageError, closest
+from unimarg.evidence import parse_evidence
 from unimarg.exact import advised
 from unimarg.formats.files import check_output
 from unimarg.formats.interop import AnyNetwork, as_network
@@ -154,7 +155,7 @@ class _Answers:
         assert self.model is not None
         found, contradiction = self.model.answers_of_states(states)
         for r in np.flatnonzero(contradiction >= 0).tolist():
-            wrong[r] = no_state_left(self.net.names[contradiction[r]])
+            wrong[r] = str(self.model.impossible(parse_evidence(self.net, given(self.net, states[r]))))
         unseen = self.model.unseen(np.delete(states, list(wrong), axis=0))
         self.doubtful += int(unseen.any(axis=1).sum())
         self.unseen.update(np.flatnonzero(unseen.any(axis=0)).tolist())

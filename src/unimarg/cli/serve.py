@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -43,7 +45,7 @@ def serve(
 ) -> None:
     """Serve models over HTTP, with a page at /, a description of the interface at /docs and metrics for Prometheus at /metrics.
 
-    /health answers while the service lives, /ready with a 503 until sampling is compiled.
+    It listens at once; /health answers while the service lives, /ready with a 503 until its programs are compiled.
     An answer by exact may take 64 MiB; what needs more is refused with the figure, and may be asked by auto.
 
     Example: unimarg serve clinic.um asia.um --port 8000
@@ -74,11 +76,21 @@ def _run(listening: socket, models: Mapping[str, Marginalizer | Network], limits
     application = make_app([Served(name, model) for name, model in models.items()], limits, token, hosts_of(host))
 
     def started(address: str) -> None:
-        print(f"{', '.join(models)} at {address} (Ctrl-C stops)", flush=True)
+        print(f"{', '.join(models)} at {address} (Ctrl-C stops); being prepared", flush=True)
 
+    def ready() -> None:
+        print(f"ready after {time.perf_counter() - began:.0f} s", flush=True)
+
+    server = make_server(application, started, ready)
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: None)  # uvicorn has its own while it runs, and passes the signal on when it has ended well
-    make_server(application, started).run([listening])
+        # uvicorn has its own while it runs, and passes the signal on when it has ended well
+        signal.signal(number, lambda *_: setattr(server, "should_exit", True))
+    began = time.perf_counter()
+    server.run([listening])
+    if not server.service.ready:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(0)  # Python would wait for what is being compiled, and then crash
 
 
 @app.command()

@@ -7,13 +7,15 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import logging
 import time
-from collections.abc import AsyncIterator, Collection, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from importlib import resources
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import orjson
 from fastapi import FastAPI, Request
@@ -41,6 +43,7 @@ KINDS = {
     ".css": "text/css; charset=utf-8",
     ".svg": "image/svg+xml",
 }
+T = TypeVar("T")
 NUMBERS = 1 << 20  # in the answer to a batch
 ADDRESSES = {"index.html": "/", "docs.html": "/docs"}  # of the page's files; the others have their own names
 NO: dict[int | str, dict[str, Any]] = {
@@ -69,33 +72,71 @@ class Service:
         self.batchers = {s.name: Batcher(s.model, limits.batch, self.metrics) for s in served if s.model is not None}
         self.sampling = Workers("sampling", limits.sampling, limits.queue, self.metrics)
         self.passes = Workers("passes", 1, limits.queue, self.metrics)  # questions and explanations: many rows, but bounded
-        self.ready = False
+        self._describing = ThreadPoolExecutor(1, "unimarg-describe")
+        self._growing = ThreadPoolExecutor(1, "unimarg-grow")
+        self.prepared = asyncio.Event()  # or that failed, or the service ends
+        self.ready, self.stopping = False, False
 
     @asynccontextmanager
     async def lifespan(self, _: FastAPI) -> AsyncIterator[None]:
-        for batcher in self.batchers.values():
-            await batcher.start()
-        warming = asyncio.create_task(self._warm_up())
+        preparing = asyncio.create_task(self._prepare())
         try:
             yield
         finally:
-            warming.cancel()
+            preparing.cancel()
             for batcher in self.batchers.values():
                 await batcher.stop()
+            for threads in (self._describing, self._growing):
+                threads.shutdown(wait=False, cancel_futures=True)
             self.sampling.stop()
             self.passes.stop()
 
-    async def _warm_up(self) -> None:
-        """Sampling takes longest to compile; one-shot answers do not wait for it."""
+    async def _prepare(self) -> None:
+        """What is compiled while the service listens: one-shot answers first, then sampling beside larger passes."""
+        try:
+            for batcher in self.batchers.values():
+                await batcher.start()
+            await asyncio.gather(self._grow(), self._warm_up())
+            _freeze()
+            self.ready = True
+        except Exception:
+            logging.getLogger("uvicorn.error").exception("the service could not be prepared")
+        finally:
+            self.prepared.set()
 
+    async def _grow(self) -> None:
+        for batcher in self.batchers.values():
+            await _run_in(self._growing, batcher.grow)
+
+    async def _warm_up(self) -> None:
         def every(stop: Stop) -> None:
             for s in self.served.values():
                 s.warm_up(stop)
 
+        def priors() -> None:
+            for s in self.served.values():
+                _ = s.priors
+
+        await _run_in(self._describing, priors)
         await self.sampling.start(every, Stop())  # as one work: no request can take the place of the next model
-        gc.collect()
-        gc.freeze()  # what the compilers leave behind stays: to go through it again would make requests wait
-        self.ready = True
+
+    async def describe(self, served: Served) -> dict[str, Any]:
+        return await _run_in(self._describing, served.describe)
+
+    async def turn(self, method: str = "auto") -> None:
+        """Until all is prepared: what everybody needs is compiled once, and not by each who asks meanwhile. Exact answers need none."""
+        if method != "exact":
+            await self.prepared.wait()
+        if self.stopping:
+            raise _stopping()
+
+    def give_up(self) -> None:
+        """Before the end: who waits for the service to be prepared would wait in vain."""
+        if not self.prepared.is_set():
+            self.stopping = True
+            self.prepared.set()
+            for batcher in self.batchers.values():
+                batcher.refuse(_stopping())
 
     def insight(self, served: Served) -> Workers:
         """Who finds questions and explanations: one pass of a model, else many queries."""
@@ -125,8 +166,23 @@ class Service:
         evidence = served.findings(case.evidence)
         rows, contradiction = await self.batchers[served.name].ask([evidence])
         if contradiction[0] >= 0:
-            raise served.impossible(contradiction[0])
+            raise await asyncio.to_thread(served.model.impossible, evidence)
         return served.one_shot(served.model.about_one_shot(evidence), writer.marginals(rows[0]), time.perf_counter() - began)
+
+
+async def _run_in(threads: Executor, work: Callable[[], T]) -> T:
+    """Not asyncio's own threads, which the end of the service would wait for."""
+    return await asyncio.get_running_loop().run_in_executor(threads, work)
+
+
+def _freeze() -> None:
+    """What the compilers leave behind stays: to go through it again would make requests wait."""
+    gc.collect()
+    gc.freeze()
+
+
+def _stopping() -> RefusalError:
+    return RefusalError(503, "the service ends before it was ready", retry=2)
 
 
 def make_app(
@@ -196,15 +252,15 @@ def _pages(app: FastAPI) -> None:
 def _about(app: FastAPI, service: Service) -> None:
     @app.get("/health", response_model=schemas.Health, tags=["about"])
     async def health() -> Response:
-        """Whether the service lives: a 200 from the beginning. What it says of itself tells whether sampling is compiled."""
+        """Whether the service lives: a 200 from the beginning. What it says of itself tells whether its programs are compiled."""
         status = "ok" if service.ready else "warming up"
         return _json({"status": status, "version": version("unimarg"), "models": [s.facts() for s in service.served.values()]})
 
-    warming = {"model": schemas.Trouble, "description": "Sampling is being compiled; Retry-After says when to try again."}
+    warming = {"model": schemas.Trouble, "description": "Programs are being compiled; Retry-After says when to try again."}
 
     @app.get("/ready", response_model=schemas.Health, tags=["about"], responses={503: warming})
     async def ready() -> Response:
-        """Whether to send requests here: as /health, but a 503 while answers would have to wait for sampling to be compiled."""
+        """Whether to send requests here: as /health, but a 503 while answers would have to wait for programs to be compiled."""
         if not service.ready:
             raise RefusalError(503, "the service is warming up; please try again", retry=2)
         return await health()
@@ -223,7 +279,7 @@ def _about(app: FastAPI, service: Service) -> None:
     async def network(model: str) -> Response:
         """Its network: variables, groups, states, parents, priors."""
         served = service.find(model)
-        facts = await asyncio.to_thread(served.describe)
+        facts = await service.describe(served)
         limits = {name: getattr(service.limits, name) for name in ("samples", "seconds", "rows")}
         return _json(facts | {"limits": limits})
 
@@ -237,6 +293,7 @@ def _answers(app: FastAPI, service: Service) -> None:
         if bounded.method == "um":
             return _json(await service.one_shot(served, bounded))
         served.findings(asked.evidence)  # mistakes need not wait
+        await service.turn(bounded.method or "auto")
         return _json(await service.sampling.run(request, lambda stop: served.refined(bounded, stop)))
 
     @app.post("/v1/models/{model}/batch", response_model=schemas.BatchAnswer, tags=["answers"], responses=NO)
@@ -261,6 +318,7 @@ def _answers(app: FastAPI, service: Service) -> None:
 
 async def _some(service: Service, served: Served, cases: Sequence[dict[str, Any]], writer: Writer) -> list[bytes]:
     """Of at most one batch."""
+    assert served.model is not None
     answers = [b""] * len(cases)
     good = []
     for i, case in enumerate(cases):
@@ -271,7 +329,10 @@ async def _some(service: Service, served: Served, cases: Sequence[dict[str, Any]
     if good:
         rows, contradiction = await service.batchers[served.name].ask([e for _, e in good])
         for (i, evidence), row, node in zip(good, rows, contradiction.tolist(), strict=True):
-            answers[i] = refusal.trouble(served.impossible(node)) if node >= 0 else served.one_of_many(evidence, writer.marginals(row))
+            if node >= 0:
+                answers[i] = refusal.trouble(await asyncio.to_thread(served.model.impossible, evidence))
+            else:
+                answers[i] = served.one_of_many(evidence, writer.marginals(row))
     return answers
 
 
@@ -305,7 +366,15 @@ class _Refinement(StreamingResponse):
             line = _line("progress", {"samples": samples, "seconds": round(seconds, 3)})
             loop.call_soon_threadsafe(self.news.put_nowait, line)
 
-        self.result = service.sampling.start(lambda stop: served.refined(asked, stop, tell), self.stop)
+        def start() -> asyncio.Future[dict[str, Any]]:
+            return service.sampling.start(lambda stop: served.refined(asked, stop, tell), self.stop)
+
+        async def later() -> dict[str, Any]:
+            await service.turn()
+            return await start()
+
+        ready = service.prepared.is_set() or asked.method == "exact"
+        self.result = start() if ready else asyncio.ensure_future(later())
         self.result.add_done_callback(lambda _: self.news.put_nowait(None))
         super().__init__(self._lines(first), media_type="application/x-ndjson")
 
@@ -325,7 +394,7 @@ class _Refinement(StreamingResponse):
             yield line
         try:
             yield _line("final", self.result.result())
-        except UnimargError as e:
+        except (UnimargError, RefusalError) as e:
             yield b'{"stage":"error",' + refusal.trouble(e)[1:] + b"\n"
 
 
@@ -338,6 +407,7 @@ def _insight(app: FastAPI, service: Service) -> None:
     async def questions(model: str, asked: schemas.QuestionsBody, request: Request) -> Response:
         """What to ask next: expected information about the targets."""
         began, served = time.perf_counter(), service.find(model)
+        await service.turn()
         table = await service.insight(served).run(request, lambda stop: served.questions(asked, stop))
         best = table.head(asked.limit).to_dict("records")
         return _json(table.attrs | {"questions": best, "seconds": timed(began)})
@@ -346,5 +416,6 @@ def _insight(app: FastAPI, service: Service) -> None:
     async def explain(model: str, asked: schemas.ExplainBody, request: Request) -> Response:
         """Which findings moved a target most: each left out in turn."""
         began, served = time.perf_counter(), service.find(model)
+        await service.turn()
         table = await service.insight(served).run(request, lambda stop: served.explained(asked, stop))
         return _json(table.attrs | {"findings": table.to_dict("records"), "seconds": timed(began)})

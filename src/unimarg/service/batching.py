@@ -1,7 +1,8 @@
 """Questions that arrive while the device is busy are answered together, by its next pass.
 
 Nobody waits for a batch to fill: an idle device takes what there is, a busy one finds more when it is done. Passes have a few fixed
-sizes (``marginalizer.BATCHES``), all compiled at start-up.
+sizes (``marginalizer.BATCHES``): the smallest is compiled first, for whoever waits already, and larger ones are used from when they
+are there.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 
 from unimarg.evidence import Evidence
-from unimarg.marginalizer import BATCHES, Marginalizer
+from unimarg.marginalizer import BATCHES, Marginalizer, batch_size
 from unimarg.service.metrics import Metrics
 from unimarg.service.writing import plain
 
@@ -32,13 +33,28 @@ class Batcher:
         self._task: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        """Compiles every size of a pass, then answers."""
-        await asyncio.get_running_loop().run_in_executor(self._thread, self._warm_up)
-        self._task = asyncio.create_task(self._run())
+        """Compiles the smallest pass, then answers."""
+        try:
+            await asyncio.get_running_loop().run_in_executor(self._thread, self._warm_up)
+        finally:
+            self._task = asyncio.create_task(self._run())
 
     def _warm_up(self) -> None:
-        for size in BATCHES:
-            self.model.answers([Evidence({}, {})] * size)
+        self.model.sizes[:] = BATCHES[:1]
+        self.model.answers([Evidence({}, {})])
+
+    def grow(self) -> None:
+        """Compiles the passes of a batch; lists of questions use these too, larger ones take long to compile."""
+        for size in _sizes(self.largest):
+            if size not in self.model.sizes:
+                self.model.compile(size)
+
+    def refuse(self, reason: Exception) -> None:
+        """Those that wait."""
+        while self._waiting:
+            _, future = self._waiting.popleft()
+            if not future.done():
+                future.set_exception(reason)
 
     async def stop(self) -> None:
         if self._task is not None:
@@ -88,3 +104,8 @@ class Batcher:
                 taken.append((evidence, future))
                 rows += len(evidence)
         return taken
+
+
+def _sizes(largest: int) -> list[int]:
+    """Of the passes for any number of rows up to this one."""
+    return sorted({batch_size(rows) for rows in range(1, largest + 1)})

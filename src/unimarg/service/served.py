@@ -11,7 +11,7 @@ import numpy as np
 import orjson
 
 from unimarg import query
-from unimarg.errors import ImpossibleEvidenceError, TooExpensiveError, no_state_left
+from unimarg.errors import TooExpensiveError
 from unimarg.evidence import Evidence, parse_evidence
 from unimarg.exact import advised, exact
 from unimarg.inference import answer
@@ -84,9 +84,6 @@ class Served:
 
     def writer(self, targets: Sequence[str] | None) -> Writer:
         return self._all if targets is None else Writer(self.net, [self.net.find(t) for t in dict.fromkeys(targets)])
-
-    def impossible(self, contradiction: int) -> ImpossibleEvidenceError:
-        return ImpossibleEvidenceError(no_state_left(self.net.names[contradiction]))
 
     def one_shot(self, message: str, marginals: bytes, seconds: float) -> bytes:
         """The JSON of an answer by one pass; the fields of ``Posterior.to_dict``."""

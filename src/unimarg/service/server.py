@@ -12,6 +12,7 @@ from fastapi import FastAPI
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from unimarg.errors import UsageError
+from unimarg.service.app import Service
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 CONNECTIONS = 900  # below the usual limit of open files
@@ -48,16 +49,34 @@ class Impatient(HttpToolsProtocol):
 
 
 class Server(uvicorn.Server):
-    """Says where it is when it is there."""
+    """Says where it is when it is there, and when it is ready."""
 
-    def __init__(self, config: uvicorn.Config, started: Callable[[str], None] | None = None):
+    def __init__(
+        self,
+        config: uvicorn.Config,
+        service: Service,
+        started: Callable[[str], None] | None = None,
+        ready: Callable[[], None] | None = None,
+    ):
         super().__init__(config)
-        self._tell = started
+        self.service = service
+        self._tell, self._tell_ready = started, ready
+        self._waiting: asyncio.Task[None] | None = None
 
     async def startup(self, sockets: Any = None) -> None:
         await super().startup(sockets)
         if self.started and self._tell is not None:
             self._tell(self.address)
+        self._waiting = asyncio.create_task(self._until_ready())
+
+    async def _until_ready(self) -> None:
+        await self.service.prepared.wait()
+        if self.service.ready and self._tell_ready is not None:
+            self._tell_ready()
+
+    async def shutdown(self, sockets: Any = None) -> None:
+        self.service.give_up()
+        await super().shutdown(sockets)
 
     @property
     def address(self) -> str:
@@ -65,8 +84,8 @@ class Server(uvicorn.Server):
         return f"http://{f'[{host}]' if ':' in host else host}:{port}"
 
 
-def make_server(app: FastAPI, started: Callable[[str], None] | None = None) -> Server:
-    """To be run on sockets that ``listen`` gives."""
+def make_server(app: FastAPI, started: Callable[[str], None] | None = None, ready: Callable[[], None] | None = None) -> Server:
+    """To be run on sockets that ``listen`` gives; calls ``started`` with its address, and ``ready`` when all is prepared."""
     limits = app.state.service.limits
     protocol = type("Patient", (Impatient,), {"patience": limits.patience})
     config = uvicorn.Config(
@@ -80,7 +99,7 @@ def make_server(app: FastAPI, started: Callable[[str], None] | None = None) -> S
         limit_concurrency=CONNECTIONS,
         timeout_graceful_shutdown=GRACE,
     )
-    return Server(config, started)
+    return Server(config, app.state.service, started, ready)
 
 
 def listen(host: str, port: int) -> socket.socket:

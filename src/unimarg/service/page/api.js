@@ -21,6 +21,7 @@ async function send(path, body, signal) {
 const at = (model, what) => `v1/models/${encodeURIComponent(model)}${what}`;
 
 export const models = async () => (await send("v1/models")).json();
+export const preparing = async (signal) => (await (await send("health", undefined, signal)).json()).status !== "ok";
 export const network = async (model) => (await send(at(model, ""))).json();
 export const questions = async (model, body, signal) => (await send(at(model, "/questions"), body, signal)).json();
 export const explain = async (model, body, signal) => (await send(at(model, "/explain"), body, signal)).json();

@@ -15,6 +15,8 @@ let answer = null; // the latest
 let chosen = null; // the variable under a closer look
 let about = null; // what the questions are about: a group, everything, or the chosen variable
 let running = null; // an AbortController for what is being asked
+let preparing = false; // whether the service compiles what it answers with
+let told = { stage: "asked" }; // the latest line about the answer
 const open = new Set(); // groups that are shown whole
 
 // --- asking
@@ -36,9 +38,10 @@ async function ask() {
   running?.abort();
   running = new AbortController();
   const { signal } = running, body = { evidence: Object.fromEntries(evidence), method: "auto" };
-  drawTrust({ stage: "asked" });
   askQuestions(signal);
   explainChosen(signal);
+  if (!evidence.size) return showPrior();
+  drawTrust({ stage: "asked" });
   const began = performance.now();
   try {
     await api.stream(net.model, body, signal, (line) => {
@@ -54,6 +57,15 @@ async function ask() {
   } catch (e) {
     complain(e);
   }
+}
+
+// Without findings the bars are what changes are told against: another answer would differ from it by errors alone.
+function showPrior() {
+  const marginals = Object.fromEntries(net.variables.map((v) => [v.name, v.prior]));
+  answer = { model: net.model, method: "prior", status: "ok", marginals, std_errors: null };
+  problem("");
+  draw();
+  drawTrust({ stage: "prior" });
 }
 
 async function askQuestions(signal) {
@@ -126,15 +138,22 @@ function forget() {
 }
 
 function drawTrust(line) {
+  told = line;
   const badge = make("span", { class: "badge" }), parts = [];
   if (line.stage === "error") {
     badge.textContent = "no answer";
     badge.dataset.status = "failed";
     parts.push(sentence(line.error));
   } else if (line.stage === "asked") {
-    badge.textContent = "asking";
+    badge.textContent = preparing ? "preparing" : "asking";
     badge.dataset.status = "busy";
+    if (preparing) parts.push("the service is being prepared, which takes some seconds; the answer follows by itself");
     if (answer) parts.push("the bars are still those of the case before");
+  } else if (line.stage === "prior") {
+    badge.textContent = "prior";
+    badge.dataset.status = "ok";
+    parts.push("before any finding");
+    if (preparing) parts.push("the service is being prepared, which takes some seconds");
   } else if (line.stage === "progress") {
     badge.textContent = "refining";
     badge.dataset.status = "busy";
@@ -143,6 +162,7 @@ function drawTrust(line) {
     badge.textContent = "refining";
     badge.dataset.status = "busy";
     parts.push("one pass of the network, without an error of its own", `${Math.round(line.round_trip)} ms`);
+    if (preparing) parts.push("a better answer follows when the service is prepared");
   } else {
     badge.textContent = { ok: "trusted", low_ess: "with care", failed: "not to be trusted" }[line.status];
     badge.dataset.status = line.status;
@@ -310,7 +330,22 @@ async function follow(replace) {
   }
 }
 
+// Says so while the service is being prepared; answers come by themselves.
+async function watch() {
+  try {
+    while ((preparing = await api.preparing())) {
+      drawTrust(told);
+      if (!$("questions").children.length) $("questions-note").textContent = "They follow when the service is prepared.";
+      await new Promise((done) => setTimeout(done, 700));
+    }
+  } catch {
+    preparing = false; // who asks says what is wrong
+  }
+  if (["asked", "first", "prior"].includes(told.stage)) drawTrust(told);
+}
+
 async function start() {
+  watch();
   try {
     const models = await api.models();
     $("model").replaceChildren(...models.map((m) => make("option", { value: m.name, text: `${m.name} (${m.variables} variables)` })));
