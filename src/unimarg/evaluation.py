@@ -79,14 +79,14 @@ def references(net: Network, evidence: Ints) -> tuple[np.ndarray, float]:
 
     Exact, all sets at once where the cliques are small, else one by one; where that is out of reach, by importance sampling.
     """
-    teacher = clique_tree(net, CLIQUES if jax.default_backend() == "cpu" else CLIQUES_ACCELERATED)
-    if teacher is None:
+    tree = clique_tree(net, CLIQUES if jax.default_backend() == "cpu" else CLIQUES_ACCELERATED)
+    if tree is None:
         found = [_reference(net, given(net, row)) for row in evidence]
         truth, error = (np.stack([np.concatenate(parts) for parts in many]) for many in zip(*found, strict=True))
         hidden = np.repeat(evidence < 0, net.cards, axis=1)
         return truth, float(error[hidden].mean()) if hidden.any() else 0.0
-    marginals = jax.jit(teacher.marginals)
-    size = min(len(evidence), max(1, int(TOGETHER / teacher.entries)))
+    marginals = jax.jit(tree.marginals)
+    size = min(len(evidence), max(1, int(TOGETHER / tree.entries)))
     pieces = []
     for first in range(0, len(evidence), size):
         part = np.resize(evidence[first : first + size], (size, len(net)))  # the last one filled up: one program for all
