@@ -35,7 +35,7 @@ def row_of(found: list[Posterior], exact: Posterior) -> list[Any]:
         return [not_ok, *[""] * 9]
     p, e = (np.stack([np.concatenate(getattr(f, part)) for f in found]) for part in ("probabilities", "std_errors"))
     q = np.concatenate(exact.probabilities)
-    often = (np.mean([f.ess for f in found]) * q * (1 - q) >= OFTEN) & (e > 2 * ROUNDING).all(axis=0)
+    often = (np.mean([f.ess for f in found]) * q * (1 - q) >= OFTEN) & (e > 10 * ROUNDING).all(axis=0)
     names = [f"{v.name}={s}" for v in exact.variables for s in v.states]
     if not often.any():
         return [0, *[""] * 9]
