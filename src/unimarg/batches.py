@@ -145,27 +145,26 @@ def batches(plan: Plan, given: Given, step: jax.Array) -> Batch:
     upper = step.astype(jnp.uint32) >> np.uint32(33 - plan.recipe.batch.bit_length())  # beyond 2^32 samples
     samples = first + lax.iota(jnp.uint32, n)
     states = draw_states(plan.layout, given.arrays, given.key, jnp.stack([first, upper * np.uint32(MAX_NODES)]), n)
-    observed = plan.recipe.mask.draw(stream(given.key, MASKS), samples, states.shape[0])
+    nodes = states.shape[0]
 
     def parts_of(a: jax.Array, size: int) -> jax.Array:
         return jnp.moveaxis(a.reshape(*a.shape[:-1], -1, size), -2, 0)
 
     # Loop after loop in place of one: XLA computes cheap-looking things again wherever they are used, barrier or not, and only
     # what a loop leaves behind is safe. With random numbers and transpositions inside the teacher a step took twice the time.
+    masks = lax.map(lambda part: plan.recipe.mask.draw(stream(given.key, MASKS), part, nodes), parts_of(samples, plan.rows))
     drawn = None
     if plan.recipe.virtual:
-        drawn = lax.map(
-            lambda part: channel_words(stream(given.key, CHANNELS), part, states.shape[0]),
-            parts_of(samples[:: plan.few], plan.rows // plan.few),
-        )
+        few = parts_of(samples[:: plan.few], plan.rows // plan.few)
+        drawn = lax.map(lambda part: channel_words(stream(given.key, CHANNELS), part, nodes), few)
     if plan.recipe.rare:
-        certain = observed
+        certain = jnp.moveaxis(masks, 0, 1).reshape(nodes, n)
         if drawn is not None:  # a choice may look at what is seen for certain alone
             hidden = by_node(through(drawn, plan.unsure).reshape(n // plan.few, -1), plan.ragged)
             certain = interleaved(certain.T[:: plan.few] & ~hidden.T, certain.T, plan.few).T
         key, together = stream(given.key, RARER), min(CANDIDATES, plan.recipe.batch)
         states = rarer(plan.ragged, given.priors, key, samples, plan.recipe.rare, states, certain, together)
-    parts = tuple(parts_of(a, plan.rows) for a in (states, observed))
+    parts = parts_of(states, plan.rows), masks
     evidence = lax.map(lambda part: shown(plan, *part), (*parts, drawn))
     exact = None
     if plan.teacher:

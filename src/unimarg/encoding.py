@@ -15,20 +15,18 @@ reaches the encoding.
 
 from __future__ import annotations
 
-from functools import reduce
 from typing import Any, Literal, TypeAlias, get_args
 
 import jax
 import jax.numpy as jnp
 
-from unimarg.ragged import Parts, Ragged
+from unimarg.ragged import Parts, Ragged, over_states
 
 Encoding: TypeAlias = Literal["two_bit", "prior", "graded"]
 ENCODINGS: tuple[str, ...] = get_args(Encoding)
 
 
 SMALLEST = 1e-30  # likelihood that is told from 0
-SHORT = 8  # states
 BELIEF_SCALE = 0.25  # logits of beliefs go up to 20
 
 
@@ -69,15 +67,10 @@ def _graded(known: jax.Array, values: Parts, ragged: Ragged, priors: jax.Array) 
     flags, out = [], []
     for flag, value, prior in zip(ragged.nodes(known), values, ragged.probabilities(priors), strict=True):
         weights = value * prior
-        told = _over(jnp.maximum, value) - _over(jnp.minimum, value) if value.shape[-1] > 1 else value[..., 0]
+        told = over_states(jnp.maximum, value) - over_states(jnp.minimum, value) if value.shape[-1] > 1 else value[..., 0]
         flags.append(jnp.where(flag, told, 0))
-        out.append((told / jnp.maximum(_over(jnp.add, weights), SMALLEST))[..., None] * weights)
+        out.append((told / jnp.maximum(over_states(jnp.add, weights), SMALLEST))[..., None] * weights)
     return flags, out
-
-
-def _over(combine: Any, parts: jax.Array) -> jax.Array:
-    """Along the last axis, written out where it is short: a CPU takes six times as long for it otherwise."""
-    return reduce(combine, [parts[..., k] for k in range(parts.shape[-1])]) if parts.shape[-1] <= SHORT else combine.reduce(parts, axis=-1)
 
 
 def starts(encoding: Encoding, known: jax.Array, values: Parts, ragged: Ragged, prior_logits: jax.Array) -> dict[str, jax.Array]:

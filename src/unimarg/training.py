@@ -22,7 +22,7 @@ from jax import lax
 from unimarg.batches import Batch, Given, Plan, batches
 from unimarg.encoding import inputs, one_hot
 from unimarg.presets import Recipe
-from unimarg.ragged import Parts, Ragged, by_node, by_state
+from unimarg.ragged import Parts, Ragged, by_node, by_state, log_normalised, over_states
 from unimarg.student import Student
 from unimarg.trunk import Trunk, halved
 
@@ -169,7 +169,8 @@ def loss(trunk: Trunk, plan: Plan, given: Given, batch: Batch) -> tuple[jax.Arra
     features = trunk.features(batch.inputs, plan.half, batch.noise)
     logits = trunk.logits(features, batch.starts or {"marginal": given.prior_logits}, plan.half)
     counted = jnp.ones_like(batch.certain) if recipe.observed_loss else ~batch.certain
-    total = _cross_entropy(ragged.log_softmax(logits["marginal"]), batch.labels, counted, ragged)
+    marginals = [log_normalised(part) for part in ragged.with_reference(logits["marginal"])]
+    total = _cross_entropy(marginals, batch.labels, counted, ragged)
     if "message" in logits:
         messages = message_log_q(ragged, logits["message"], batch.tables)
         drawn = batch.softened or one_hot(ragged.rows(batch.states), ragged)
@@ -182,13 +183,13 @@ def _cross_entropy(log_p: Parts, labels: Parts, counted: jax.Array, ragged: Ragg
     total = jnp.zeros(len(counted))
     for part, label, count in zip(log_p, labels, ragged.nodes(counted), strict=True):
         # where, not a product: a state that cannot be has label 0 and log probability -inf
-        total = total - jnp.where((label > 0) & count[..., None], label * part, 0).sum(axis=(1, 2))
+        total = total - over_states(jnp.add, jnp.where((label > 0) & count[..., None], label * part, 0)).sum(axis=1)
     return total.sum() / jnp.maximum(counted.sum(), 1)
 
 
 def message_log_q(ragged: Ragged, messages: jax.Array, tables: Parts) -> Parts:
     """log q_i(k | pa_i, e), ``[samples, nodes, K]`` for each group, with the samples' own parents."""
-    return [jax.nn.log_softmax(table + part, axis=-1) for table, part in zip(tables, ragged.with_reference(messages), strict=True)]
+    return [log_normalised(table + part) for table, part in zip(tables, ragged.with_reference(messages), strict=True)]
 
 
 def student_loss(student: Student, plan: Plan, given: Given, view: View, states: jax.Array) -> jax.Array:
