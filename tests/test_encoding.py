@@ -8,10 +8,10 @@ import pytest
 from networks import states_order
 from unimarg.encoding import ENCODINGS, encode, one_hot, starts
 from unimarg.marginalizer import _answer, prior_slots
-from unimarg.ragged import Ragged
+from unimarg.ragged import Ragged, log_normalised
 from unimarg.trunk import Architecture, Trunk
 
-MIXED = (3, 2, 1, 5, 2, 3, 4, 1, 2, 2, 7)  # orders and sizes mixed, single states among them
+MIXED = (3, 2, 1, 5, 2, 3, 4, 1, 2, 2, 7, 11)  # orders and sizes mixed, single states among them
 ROWS = 64
 
 
@@ -147,7 +147,8 @@ def test_jit_equals_eager(cards):
 def test_layout_against_loops():
     ragged = Ragged(MIXED)
     logits = np.random.default_rng(0).standard_normal((4, ragged.slots)).astype(np.float32)
-    flat = np.concatenate([np.asarray(p).reshape(4, -1) for p in ragged.log_softmax(logits)], axis=1)[:, states_order(ragged)]
+    log_p = [np.stack(log_normalised(states), axis=-1) for states in ragged.by_states(jnp.asarray(logits))]
+    flat = np.concatenate([p.reshape(4, -1) for p in log_p], axis=1)[:, states_order(ragged)]
     at, by_node = 0, {}
     for i in sorted(range(len(MIXED)), key=lambda i: (MIXED[i], i)):
         full = np.concatenate([np.zeros((4, 1)), logits[:, at : at + MIXED[i] - 1]], axis=1)

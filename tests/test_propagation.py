@@ -51,7 +51,7 @@ def logits(net, states, rounds, likelihoods=None, pairs=False):
 
 def as_states(ragged, said):
     """Beliefs, ``[rows, states]``."""
-    parts = [np.exp(p).reshape(len(p), -1) for p in ragged.log_softmax(said["marginal"])]
+    parts = [jax.nn.softmax(p, axis=-1).reshape(len(p), -1) for p in ragged.with_reference(said["marginal"])]
     return np.concatenate(parts, axis=1)[:, states_order(ragged)]
 
 

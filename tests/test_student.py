@@ -166,7 +166,7 @@ def test_a_student_learns_what_messages_cannot():
     batch = labelled(plan, given, jnp.uint32(0), *shown(plan, states, observed, None), None, states, observed, samples)
     _, (features, message) = loss(model.trunk, plan, given, batch)
     view = View(features, message, batch.known, batch.certain, batch.values, batch.tables)
-    by_message = jnp.moveaxis(message_log_q(model.ragged, message, view.tables)[0], 0, -1)
+    by_message = jnp.stack(message_log_q(model.ragged, message, view.tables)[0]).transpose(2, 0, 1)
     by_student = student_log_q(model.student, plan, view, states)
     log_joint = {}
     for name, log_q in {"message": by_message, "student": by_student}.items():

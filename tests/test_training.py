@@ -97,7 +97,7 @@ def test_messages_are_tables_times_exp_lambda():
         at += k - 1
         table = net.mechanisms[i].expand()[tuple(x[p] for p in net.parents[i])]
         q = np.broadcast_to(table, (ROWS, k)) * np.exp(lam)
-        np.testing.assert_allclose(np.exp(np.asarray(parts[g])[:, j]), q / q.sum(axis=1, keepdims=True), atol=3e-6)
+        np.testing.assert_allclose(np.exp(np.stack(parts[g], axis=-1)[:, j]), q / q.sum(axis=1, keepdims=True), atol=3e-6)
 
 
 def test_both_heads_share_the_loss_by_weight():

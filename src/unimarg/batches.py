@@ -145,43 +145,46 @@ def batches(plan: Plan, given: Given, step: jax.Array) -> Batch:
     upper = step.astype(jnp.uint32) >> np.uint32(33 - plan.recipe.batch.bit_length())  # beyond 2^32 samples
     samples = first + lax.iota(jnp.uint32, n)
     states = draw_states(plan.layout, given.arrays, given.key, jnp.stack([first, upper * np.uint32(MAX_NODES)]), n)
-    nodes = states.shape[0]
 
     def parts_of(a: jax.Array, size: int) -> jax.Array:
         return jnp.moveaxis(a.reshape(*a.shape[:-1], -1, size), -2, 0)
 
     # Loop after loop in place of one: XLA computes cheap-looking things again wherever they are used, barrier or not, and only
     # what a loop leaves behind is safe. With random numbers and transpositions inside the teacher a step took twice the time.
-    masks = lax.map(lambda part: plan.recipe.mask.draw(stream(given.key, MASKS), part, nodes), parts_of(samples, plan.rows))
-    drawn = None
+    numbered = parts_of(samples, plan.rows)
+    masks = lax.map(lambda part: plan.recipe.mask.draw(stream(given.key, MASKS), part, states.shape[0]), numbered)
+    drawn, parts = None, parts_of(states, plan.rows)
     if plan.recipe.virtual:
         few = parts_of(samples[:: plan.few], plan.rows // plan.few)
-        drawn = lax.map(lambda part: channel_words(stream(given.key, CHANNELS), part, nodes), few)
+        drawn = lax.map(lambda part: channel_words(stream(given.key, CHANNELS), part, states.shape[0]), few)
     if plan.recipe.rare:
-        certain = jnp.moveaxis(masks, 0, 1).reshape(nodes, n)
-        if drawn is not None:  # a choice may look at what is seen for certain alone
-            hidden = by_node(through(drawn, plan.unsure).reshape(n // plan.few, -1), plan.ragged)
-            certain = interleaved(certain.T[:: plan.few] & ~hidden.T, certain.T, plan.few).T
-        key, together = stream(given.key, RARER), min(CANDIDATES, plan.recipe.batch)
-        states = rarer(plan.ragged, given.priors, key, samples, plan.recipe.rare, states, certain, together)
-    parts = parts_of(states, plan.rows), masks
-    evidence = lax.map(lambda part: shown(plan, *part), (*parts, drawn))
+        parts = lax.map(lambda part: chosen(plan, given, *part), (numbered, parts, masks, drawn))
+    evidence = lax.map(lambda part: shown(plan, *part), (parts, masks, drawn))
     exact = None
     if plan.teacher:
         few = jax.tree.map(lambda a: a.reshape(-1, plan.taught, *a.shape[2:]), evidence[:2])
         marginals = lax.map(plan.teacher.marginals, lax.map(lambda part: likelihoods(plan.ragged, *part), few))
         exact = lax.map(lambda part: by_group(plan.ragged, part), marginals)
         exact = jax.tree.map(lambda a: a.reshape(-1, plan.rows, *a.shape[2:]), exact)
-    numbered = parts_of(samples, plan.rows)
-    learnt_from = lax.map(lambda part: labelled(plan, given, upper, *part), (*evidence, exact, *parts, numbered))
+    learnt_from = lax.map(lambda part: labelled(plan, given, upper, *part), (*evidence, exact, parts, masks, numbered))
     if plan.rows != plan.recipe.batch:
         steps = plan.steps_per_call, plan.recipe.batch
         learnt_from = jax.tree.map(lambda a: a.reshape(*steps, *a.shape[2:]), learnt_from._replace(states=None))
-        learnt_from = learnt_from._replace(states=parts_of(states, plan.recipe.batch))
+        learnt_from = learnt_from._replace(states=parts_of(jnp.moveaxis(parts, 0, 1).reshape(states.shape), plan.recipe.batch))
     noise = dropout_noise(stream(given.key, DROPOUT), samples, plan.recipe.architecture)
     if noise is not None:
         learnt_from = learnt_from._replace(noise=noise.reshape(-1, plan.recipe.batch, noise.shape[-1]))
     return learnt_from
+
+
+def chosen(plan: Plan, given: Given, samples: jax.Array, states: jax.Array, observed: jax.Array, drawn: Words | None) -> jax.Array:
+    """``states``, of which some give way to rarer ones. The choice may look at what is seen for certain alone."""
+    certain = observed
+    if drawn is not None:
+        hidden = by_node(through(drawn, plan.unsure), plan.ragged)
+        certain = interleaved(certain.T[:: plan.few] & ~hidden.T, certain.T, plan.few).T
+    key, together = stream(given.key, RARER), min(CANDIDATES, plan.recipe.batch)
+    return rarer(plan.ragged, given.priors, key, samples, plan.recipe.rare, states, certain, together)
 
 
 def shown(plan: Plan, states: jax.Array, observed: jax.Array, drawn: Words | None) -> tuple[jax.Array, Parts, jax.Array]:

@@ -19,6 +19,7 @@ from jax import lax
 from unimarg.network import Ints
 
 Parts: TypeAlias = list[jax.Array]  # one array for each group of nodes with the same number of states
+States: TypeAlias = list[jax.Array]  # one array for each state of a group
 SHORT = 8  # states
 
 
@@ -95,6 +96,10 @@ class Ragged:
         # padding, not concatenation: see encoding.encode
         return [jnp.pad(part, [(0, 0)] * (part.ndim - 1) + [(1, 0)]) for part in self.split(logits)]
 
+    def by_states(self, logits: jax.Array) -> list[States]:
+        """The same, ``[..., nodes]`` for each state of each group."""
+        return [[jnp.zeros_like(logits, shape=p.shape[:-1]), *(p[..., k] for k in range(p.shape[-1]))] for p in self.split(logits)]
+
     def probabilities(self, slots: jax.Array) -> Parts:
         """All states' probabilities, ``[..., nodes, K]`` for each group, from those of all but the first, ``[..., slots]``."""
         return [jnp.concatenate([1 - part.sum(axis=-1, keepdims=True), part], axis=-1) for part in self.split(slots)]
@@ -105,11 +110,14 @@ def over_states(combine: Any, part: jax.Array) -> jax.Array:
     return reduce(combine, [part[..., k] for k in range(part.shape[-1])]) if part.shape[-1] <= SHORT else combine.reduce(part, axis=-1)
 
 
-def log_normalised(part: jax.Array) -> jax.Array:
-    """log P ``[..., K]`` from logits."""
-    top = lax.stop_gradient(over_states(jnp.maximum, part))
-    part = part - top[..., None]
-    return part - jnp.log(over_states(jnp.add, jnp.exp(part)))[..., None]
+def log_normalised(logits: States) -> States:
+    """log P of each state, written out likewise."""
+    if len(logits) > SHORT:
+        log_p = jax.nn.log_softmax(jnp.stack(logits, axis=-1), axis=-1)
+        return [log_p[..., k] for k in range(len(logits))]
+    top = lax.stop_gradient(reduce(jnp.maximum, logits))
+    total = top + jnp.log(reduce(jnp.add, [jnp.exp(part - top) for part in logits]))
+    return [part - total for part in logits]
 
 
 def take_rows(array: jax.Array, rows: jax.Array) -> jax.Array:

@@ -11,7 +11,7 @@ A student for SUM-IS (``student.py``) learns beside the trunk from the same samp
 
 from __future__ import annotations
 
-from functools import partial
+from functools import partial, reduce
 from typing import Any, NamedTuple
 
 import jax
@@ -22,7 +22,7 @@ from jax import lax
 from unimarg.batches import Batch, Given, Plan, batches
 from unimarg.encoding import inputs, one_hot
 from unimarg.presets import Recipe
-from unimarg.ragged import Parts, Ragged, by_node, by_state, log_normalised, over_states
+from unimarg.ragged import Parts, Ragged, States, by_node, by_state, log_normalised
 from unimarg.student import Student
 from unimarg.trunk import Trunk, halved
 
@@ -169,7 +169,7 @@ def loss(trunk: Trunk, plan: Plan, given: Given, batch: Batch) -> tuple[jax.Arra
     features = trunk.features(batch.inputs, plan.half, batch.noise)
     logits = trunk.logits(features, batch.starts or {"marginal": given.prior_logits}, plan.half)
     counted = jnp.ones_like(batch.certain) if recipe.observed_loss else ~batch.certain
-    marginals = [log_normalised(part) for part in ragged.with_reference(logits["marginal"])]
+    marginals = [log_normalised(states) for states in ragged.by_states(logits["marginal"])]
     total = _cross_entropy(marginals, batch.labels, counted, ragged)
     if "message" in logits:
         messages = message_log_q(ragged, logits["message"], batch.tables)
@@ -178,18 +178,20 @@ def loss(trunk: Trunk, plan: Plan, given: Given, batch: Batch) -> tuple[jax.Arra
     return total, (features, logits.get("message"))
 
 
-def _cross_entropy(log_p: Parts, labels: Parts, counted: jax.Array, ragged: Ragged) -> jax.Array:
+def _cross_entropy(log_p: list[States], labels: Parts, counted: jax.Array, ragged: Ragged) -> jax.Array:
     """Mean over the counted (sample, node) pairs."""
     total = jnp.zeros(len(counted))
-    for part, label, count in zip(log_p, labels, ragged.nodes(counted), strict=True):
+    for states, label, count in zip(log_p, labels, ragged.nodes(counted), strict=True):
         # where, not a product: a state that cannot be has label 0 and log probability -inf
-        total = total - over_states(jnp.add, jnp.where((label > 0) & count[..., None], label * part, 0)).sum(axis=1)
+        terms = [jnp.where(label[..., k] > 0, label[..., k] * part, 0) for k, part in enumerate(states)]
+        total = total - jnp.where(count, reduce(jnp.add, terms), 0).sum(axis=1)
     return total.sum() / jnp.maximum(counted.sum(), 1)
 
 
-def message_log_q(ragged: Ragged, messages: jax.Array, tables: Parts) -> Parts:
-    """log q_i(k | pa_i, e), ``[samples, nodes, K]`` for each group, with the samples' own parents."""
-    return [log_normalised(table + part) for table, part in zip(tables, ragged.with_reference(messages), strict=True)]
+def message_log_q(ragged: Ragged, messages: jax.Array, tables: Parts) -> list[States]:
+    """log q_i(k | pa_i, e), with the samples' own parents."""
+    tilts = zip(tables, ragged.by_states(messages), strict=True)
+    return [log_normalised([table[..., k] + part for k, part in enumerate(states)]) for table, states in tilts]
 
 
 def student_loss(student: Student, plan: Plan, given: Given, view: View, states: jax.Array) -> jax.Array:
