@@ -21,6 +21,7 @@ from unimarg.evaluation import errors, evidence_sets
 from unimarg.layout import compile_network
 from unimarg.marginalizer import prior_slots
 from unimarg.network import Network
+from unimarg.presets import recipe
 from unimarg.ragged import Ragged, by_group, grouped
 from unimarg.student import descendants
 from unimarg.training import initial_state, learning_rate, loss, message_log_q, run_steps
@@ -114,17 +115,16 @@ def test_both_heads_share_the_loss_by_weight():
 
 def test_exact_labels_are_the_posteriors_in_the_layouts_order():
     net = random_network(6, 7)
-    ragged = Ragged(tuple(net.cards.tolist()))
+    ragged, compiled = Ragged(tuple(net.cards.tolist())), compile_network(net)
     states = sample(net, 4, seed=2)
     known = np.random.default_rng(1).random(states.shape) < 0.4
-    rows = one_hot(jnp.asarray(states[:, ragged.order]), ragged)
-    teacher = clique_tree(net, 1 << 20)
+    plan = Plan(compiled.layout, ragged, recipe(net, "small"), 1, False, clique_tree(net, 1 << 20))
 
     @jax.jit
-    def exact_labels(known, rows):
-        return by_group(ragged, teacher.marginals(likelihoods(ragged, known, rows)))
+    def exact_labels(states, known):
+        return by_group(ragged, plan.teacher.marginals(likelihoods(plan, states, known, None)))
 
-    labels = exact_labels(jnp.asarray(known[:, ragged.order]), rows)
+    labels = exact_labels(jnp.asarray(states.T), jnp.asarray(known[:, ragged.order]))
     for r in range(4):
         post = um.exact(net, {net.names[i]: int(states[r, i]) for i in np.flatnonzero(known[r])})
         for i, p in enumerate(post.probabilities):

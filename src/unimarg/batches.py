@@ -122,14 +122,15 @@ class Batch(NamedTuple):
     """What a step learns from; nodes lie in the order of ``ragged`` but for ``states``."""
 
     inputs: jax.Array  # [samples, nodes + slots]: the encoded evidence
-    labels: Parts  # [samples, nodes, K]: what the marginal head should say
+    labels: Parts  # [samples, nodes, K]: what the marginal head should say; empty: the outcomes
     softened: Parts  # likewise the message head, with the sample's own parents; empty: the outcomes
     known: jax.Array  # bool [samples, nodes]
     values: Parts  # [samples, nodes, K]: the evidence
     certain: jax.Array  # bool [samples, nodes]: hard evidence
     states: jax.Array  # [nodes, samples]
     noise: jax.Array | None  # uint32 [samples, words], for dropout; drawn for all steps of a call at once
-    starts: dict[str, jax.Array]  # [samples, slots]: logits for each head to start from, if not the prior's
+    starts: dict[str, jax.Array]  # [samples, slots]: logits for each head to start from, if not the prior's; without beliefs only of
+    # samples with uncertain findings
     tables: Parts  # [samples, nodes, K]: log P(x_i = k | pa_i), for a message head or a student; else empty
 
 
@@ -162,8 +163,10 @@ def batches(plan: Plan, given: Given, step: jax.Array) -> Batch:
     evidence = lax.map(lambda part: shown(plan, *part), (parts, masks, drawn))
     exact = None
     if plan.teacher:
-        few = jax.tree.map(lambda a: a.reshape(-1, plan.taught, *a.shape[2:]), evidence[:2])
-        marginals = lax.map(plan.teacher.marginals, lax.map(lambda part: likelihoods(plan.ragged, *part), few))
+        known, seen, _ = evidence
+        few = jax.tree.map(lambda a: a.reshape(-1, plan.taught * a.shape[1] // plan.rows, *a.shape[2:]), (known, seen))
+        few = jnp.moveaxis(parts_of(parts, plan.taught), 1, 0).reshape(-1, states.shape[0], plan.taught), *few
+        marginals = lax.map(plan.teacher.marginals, lax.map(lambda part: likelihoods(plan, *part), few))
         exact = lax.map(lambda part: by_group(plan.ragged, part), marginals)
         exact = jax.tree.map(lambda a: a.reshape(-1, plan.rows, *a.shape[2:]), exact)
     learnt_from = lax.map(lambda part: labelled(plan, given, upper, *part), (*evidence, exact, parts, masks, numbered))
@@ -187,15 +190,22 @@ def chosen(plan: Plan, given: Given, samples: jax.Array, states: jax.Array, obse
     return rarer(plan.ragged, given.priors, key, samples, plan.recipe.rare, states, certain, together)
 
 
-def shown(plan: Plan, states: jax.Array, observed: jax.Array, drawn: Words | None) -> tuple[jax.Array, Parts, jax.Array]:
-    """The evidence of a batch: which nodes are known, their values, and which of them are certain."""
-    known, rows = plan.ragged.rows(observed), plan.ragged.rows(states)
+def shown(plan: Plan, states: jax.Array, observed: jax.Array, drawn: Words | None) -> tuple[jax.Array, Parts | None, jax.Array]:
+    """The evidence of a batch: which nodes are known, what is seen of them in samples with uncertain findings, and which are certain."""
+    known = plan.ragged.rows(observed)
     if drawn is None:
-        return known, one_hot(rows, plan.ragged, bool), known  # a byte each: they are kept for many steps
+        return known, None, known
     few = slice(None, None, plan.few)
-    seen, certain = through_channels(drawn, plan.unsure, known[few], rows[few], plan.ragged)
-    values = [interleaved(part, every, plan.few) for part, every in zip(seen, one_hot(rows, plan.ragged), strict=True)]
-    return known, values, interleaved(certain, known, plan.few)
+    seen, certain = through_channels(drawn, plan.unsure, known[few], plan.ragged.rows(states)[few], plan.ragged)
+    return known, seen, interleaved(certain, known, plan.few)
+
+
+def values_of(plan: Plan, states: jax.Array, seen: Parts | None) -> Parts:
+    """What the evidence of all samples says of each state: made where it is used, which is quicker than keeping it for many steps."""
+    rows = plan.ragged.rows(states)
+    if seen is None:
+        return one_hot(rows, plan.ragged, bool)
+    return [interleaved(part, every, plan.few) for part, every in zip(seen, one_hot(rows, plan.ragged), strict=True)]
 
 
 def labelled(
@@ -203,7 +213,7 @@ def labelled(
     given: Given,
     upper: jax.Array,
     known: jax.Array,
-    values: Parts,
+    seen: Parts | None,
     certain: jax.Array,
     exact: Parts | None,
     states: jax.Array,
@@ -215,7 +225,7 @@ def labelled(
 
     The tables' rows are looked up here, for many batches at once, because a GPU takes as long for few samples as for many.
     """
-    ragged = plan.ragged
+    ragged, values = plan.ragged, values_of(plan, states, seen)
     log_p = log_conditionals_of(plan.layout, given.arrays, states)  # left out by the compiler where nothing needs it
     beliefs = {} if plan.propagation is None else plan.propagation.logits(known, values, plan.half)
     inputs, start = encoded(plan, given, known, values, beliefs)
@@ -227,7 +237,7 @@ def labelled(
         key, evidence, messages = stream(given.key, OTHER_PARTICLES), (known, values, certain), beliefs.get("message")
         labels = weighted_labels(plan.layout, given.arrays, ragged, key, (samples, upper), evidence, messages, states, PARTICLES, plan.half)
     else:
-        labels = softened or one_hot(ragged.rows(states), ragged, bool)
+        labels = softened
     tables = grouped(log_p, ragged) if plan.tabled else []
     return Batch(inputs, labels, softened, known, values, certain, states, None, start, tables)
 
@@ -235,7 +245,7 @@ def labelled(
 def encoded(
     plan: Plan, given: Given, known: jax.Array, values: Parts, beliefs: dict[str, jax.Array]
 ) -> tuple[jax.Array, dict[str, jax.Array]]:
-    """The trunk's input, and what the heads start from if not the prior; only what may be uncertain is graded."""
+    """The trunk's input, and what the heads start from, as ``Batch`` has it; only what may be uncertain is graded."""
     ragged, recipe, believed = plan.ragged, plan.recipe, beliefs.get("marginal")
     kind = jnp.bfloat16 if plan.half else jnp.float32  # as the first product takes it
     graded = recipe.encoding == "graded" and recipe.virtual > 0
@@ -245,12 +255,7 @@ def encoded(
     few = slice(None, None, plan.few)
     evidence = known[few], [part[few] for part in values], ragged
     some = encode("graded", *evidence, given.priors, None if believed is None else believed[few], kind)
-    others = {"marginal": given.prior_logits, "message": jnp.zeros_like(given.prior_logits)}
-    start = {
-        head: interleaved(part, jnp.broadcast_to(others[head], (len(known), ragged.slots)), plan.few)
-        for head, part in starts("graded", *evidence, given.prior_logits).items()
-    }
-    return interleaved(some, every, plan.few), beliefs or start
+    return interleaved(some, every, plan.few), beliefs or starts("graded", *evidence, given.prior_logits)
 
 
 def soft_labels(
@@ -264,11 +269,11 @@ def soft_labels(
     ]
 
 
-def likelihoods(ragged: Ragged, known: jax.Array, values: Parts) -> list[jax.Array]:
+def likelihoods(plan: Plan, states: jax.Array, known: jax.Array, seen: Parts | None) -> list[jax.Array]:
     """The evidence as the teacher takes it: ``[K, samples]`` for each node, ones where nothing is known."""
     grouped = [
         jnp.where(flag[:, j], value[:, j].T, 1.0)
-        for flag, value in zip(ragged.nodes(known), values, strict=True)
+        for flag, value in zip(plan.ragged.nodes(known), values_of(plan, states, seen), strict=True)
         for j in range(value.shape[1])
     ]
-    return [grouped[p] for p in ragged.place]
+    return [grouped[p] for p in plan.ragged.place]

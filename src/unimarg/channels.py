@@ -33,8 +33,10 @@ def one_of(share: float, batch: int) -> int:
 
 def interleaved(some: jax.Array, every: jax.Array, k: int) -> jax.Array:
     """``every``, with its rows 0, k, 2 k and so on replaced."""
-    blocks = every.reshape(every.shape[0] // k, k, *every.shape[1:])
-    return jnp.concatenate([some[:, None], blocks[:, 1:]], axis=1).reshape(every.shape)
+    # a choice, not a concatenation: see encoding.encode
+    repeated = jnp.broadcast_to(some[:, None], (some.shape[0], k, *some.shape[1:])).reshape(every.shape)
+    first = jnp.arange(every.shape[0]) % k == 0
+    return jnp.where(first.reshape(-1, *[1] * (every.ndim - 1)), repeated, every)
 
 
 def channel_words(key: Key, samples: jax.Array, nodes: int) -> Words:

@@ -20,6 +20,7 @@ import optax
 from jax import lax
 
 from unimarg.batches import Batch, Given, Plan, batches
+from unimarg.channels import interleaved
 from unimarg.encoding import inputs, one_hot
 from unimarg.presets import Recipe
 from unimarg.ragged import Parts, Ragged, States, by_node, by_state, log_normalised
@@ -167,15 +168,24 @@ def loss(trunk: Trunk, plan: Plan, given: Given, batch: Batch) -> tuple[jax.Arra
     """Mean over samples and counted nodes of the negative log probability, summed over the heads; features and messages too."""
     ragged, recipe = plan.ragged, plan.recipe
     features = trunk.features(batch.inputs, plan.half, batch.noise)
-    logits = trunk.logits(features, batch.starts or {"marginal": given.prior_logits}, plan.half)
+    logits = trunk.logits(features, starting(plan, given, batch), plan.half)
+    outcomes = one_hot(ragged.rows(batch.states), ragged, bool)
     counted = jnp.ones_like(batch.certain) if recipe.observed_loss else ~batch.certain
     marginals = [log_normalised(states) for states in ragged.by_states(logits["marginal"])]
-    total = _cross_entropy(marginals, batch.labels, counted, ragged)
+    total = _cross_entropy(marginals, batch.labels or outcomes, counted, ragged)
     if "message" in logits:
         messages = message_log_q(ragged, logits["message"], batch.tables)
-        drawn = batch.softened or one_hot(ragged.rows(batch.states), ragged)
-        total = total + recipe.message_weight * _cross_entropy(messages, drawn, ~batch.certain, ragged)
+        total = total + recipe.message_weight * _cross_entropy(messages, batch.softened or outcomes, ~batch.certain, ragged)
     return total, (features, logits.get("message"))
+
+
+def starting(plan: Plan, given: Given, batch: Batch) -> dict[str, jax.Array]:
+    """Logits ``[samples, slots]`` that the heads start from."""
+    others = {"marginal": given.prior_logits, "message": jnp.zeros_like(given.prior_logits)}
+    if plan.propagation or not batch.starts:
+        return batch.starts or {"marginal": given.prior_logits}
+    shape = len(batch.inputs), plan.ragged.slots
+    return {head: interleaved(part, jnp.broadcast_to(others[head], shape), plan.few) for head, part in batch.starts.items()}
 
 
 def _cross_entropy(log_p: list[States], labels: Parts, counted: jax.Array, ragged: Ragged) -> jax.Array:
