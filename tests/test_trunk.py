@@ -1,5 +1,6 @@
 """The neural network against a few lines of NumPy."""
 
+import itertools
 import re
 
 import jax
@@ -12,7 +13,7 @@ from unimarg.counter import key_from_seed
 from unimarg.marginalizer import Marginalizer, prior_slots
 from unimarg.presets import recipe
 from unimarg.ragged import Ragged
-from unimarg.trunk import Architecture, Trunk, dropout_noise, half_relu
+from unimarg.trunk import Architecture, Linear, Trunk, dropout_noise, dropped_relu, half_relu
 
 INPUTS, SLOTS, ROWS = 7, 5, 11
 X = np.random.default_rng(0).standard_normal((ROWS, INPUTS)).astype(np.float32)
@@ -89,6 +90,34 @@ def test_a_residual_trunk_starts_at_the_prior():
     post = Marginalizer(net, made, trunk, priors).query({net.names[observed]: 0}, method="um")
     for i, (p, prior) in enumerate(zip(post.probabilities, priors, strict=True)):
         np.testing.assert_allclose(p, np.eye(len(prior))[0] if i == observed else prior, atol=1e-6)
+
+
+@pytest.mark.parametrize("dropout", [0.5, 0.25, 0.0625, 0.3, 0.9, 1e-9])
+def test_units_of_every_layer_are_dropped_at_the_rate_asked_for(dropout):
+    """Whatever bits a unit takes, and with widths that no number of words divides: rate, scale, and no two units alike."""
+    rows, widths = 2000, (37, 5, 70)
+    architecture = Architecture(widths, dropout=dropout)
+    assert architecture.dropped / 256 == pytest.approx(dropout, abs=1 / 256)
+    rate = architecture.dropped / 256
+    layers = [Linear(jnp.zeros((a, b)), jnp.ones(b)) for a, b in itertools.pairwise((1, *widths))]
+    noise = dropout_noise(key_from_seed(4), jnp.arange(rows, dtype=jnp.uint32), architecture)
+    for n in range(len(widths)):  # behind zero weights, so that each layer shows its own noise alone
+        trunk = Trunk(layers[: n + 1], layers[0], architecture)
+        dropped = np.asarray(trunk.features(jnp.ones((rows, 1)), noise=noise)) == 0
+        z = (dropped.mean(axis=0) - rate) / np.sqrt(rate * (1 - rate) / rows)
+        assert np.abs(z).max() < 4.5
+        assert len(np.unique(np.packbits(dropped, axis=0).T, axis=0)) == widths[n] or rate < 1 / 64
+        scaled = np.asarray(trunk.features(jnp.ones((rows, 1)), noise=noise))[~dropped]
+        np.testing.assert_allclose(scaled, 1 / (1 - rate), rtol=1e-6)
+
+
+def test_the_gradient_of_a_layer_with_dropped_units_is_the_functions():
+    rng = np.random.default_rng(0)
+    x, towards = (jnp.asarray(rng.standard_normal((8, 5)), jnp.float32) for _ in range(2))
+    kept = jnp.asarray(rng.random((8, 5)) < 0.5)
+    found = jax.grad(lambda x: (dropped_relu(x, kept) * towards).sum())(x)
+    expected = jax.grad(lambda x: (jnp.where(kept, jax.nn.relu(x), 0) * towards).sum())(x)
+    np.testing.assert_array_equal(found, expected)
 
 
 @pytest.mark.parametrize("residual", [False, True])

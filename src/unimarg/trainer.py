@@ -179,8 +179,8 @@ class _Run:
         if self.recipe.labels == "weighted":
             work += 500 * len(self.net) * self.ragged.largest * PARTICLES * self.recipe.batch
         seconds = work / (2e14 if accelerated else 5e10)
-        # samples: eight arrays of floats, and a byte for each unit that may be dropped
-        a_sample = 32 * int(self.net.cards.sum()) + (sum(architecture.hidden) if architecture.dropout else 0)
+        # samples: eight arrays of floats, and the words that drop units
+        a_sample = 32 * int(self.net.cards.sum()) + 4 * sum(architecture.words)
         fits = (CALL_SHARE * device_bytes() if accelerated else CALL_BYTES) / a_sample
         most = min(CALL_SECONDS / seconds, min(self.compiled.chunk, fits) / self.recipe.batch, self.limits.steps or math.inf)
         least = TRUNK_STEPS if accelerated else 2

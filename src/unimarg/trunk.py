@@ -66,8 +66,18 @@ class Architecture:
 
     @property
     def dropped(self) -> int:
-        """Of 256 units: a random byte decides."""
+        """Of 256 units."""
         return min(max(round(self.dropout * 256), int(self.dropout > 0)), 255)
+
+    @property
+    def bits(self) -> int:
+        """Random bits that decide whether a unit is dropped: one for a half, at most eight."""
+        return next(bits for bits in (1, 2, 4, 8) if self.dropped % (256 >> bits) == 0)
+
+    @property
+    def words(self) -> tuple[int, ...]:
+        """Random words for each layer."""
+        return tuple(-(-width * self.bits // 32) for width in self.hidden) if self.dropped else ()
 
 
 class Linear(eqx.Module):
@@ -138,6 +148,24 @@ def _half_relu_backward(saved: tuple[Any, ...], gradient: jax.Array) -> tuple[ja
 half_relu.defvjp(_half_relu_forward, _half_relu_backward)
 
 
+@jax.custom_vjp
+def dropped_relu(x: jax.Array, kept: jax.Array) -> jax.Array:
+    """relu(x) where kept, else 0; what comes out is all that its gradient needs, so that no noise is taken apart twice."""
+    return jnp.where(kept, jax.nn.relu(x), 0)
+
+
+def _dropped_relu_forward(x: jax.Array, kept: jax.Array) -> tuple[jax.Array, jax.Array]:
+    out = dropped_relu(x, kept)
+    return out, out
+
+
+def _dropped_relu_backward(out: jax.Array, gradient: jax.Array) -> tuple[jax.Array, None]:
+    return jnp.where(out > 0, gradient, 0), None
+
+
+dropped_relu.defvjp(_dropped_relu_forward, _dropped_relu_backward)
+
+
 def halved(weights: Any) -> Any:
     """The matrices among the weights as the products take them."""
     return jax.tree.map(lambda w: w.astype(jnp.bfloat16) if w.ndim > 1 else w, weights)
@@ -152,13 +180,13 @@ def standardised(x: jax.Array) -> jax.Array:
 
 
 def dropout_noise(key: Key, samples: jax.Array, architecture: Architecture) -> jax.Array | None:
-    """A random byte for each unit of each layer and each sample, by its number, four in a word: ``[samples, words]``; None without dropout.
+    """Random bits for each unit of each layer and each sample, by its number: ``[samples, words]``; None without dropout.
 
-    Bytes are taken from the words where they are used: a CPU would draw the word anew for each.
+    Words are taken apart where they are used: a CPU would draw the word anew for each unit.
     """
     if not architecture.dropped:
         return None
-    pairs = jnp.arange(-(-sum(architecture.hidden) // 8), dtype=jnp.uint32)
+    pairs = jnp.arange(-(-sum(architecture.words) // 2), dtype=jnp.uint32)
     return jnp.concatenate(threefry(key, samples[:, None], pairs[None]), axis=1)
 
 
@@ -189,22 +217,27 @@ class Trunk(eqx.Module):
     def features(self, x: jax.Array, half: bool = False, noise: jax.Array | None = None) -> jax.Array:
         """The last hidden layer, ``[samples, width]``; with ``dropout_noise`` units are dropped."""
         if not self.architecture.residual:
-            for i, layer in enumerate(self.layers):
-                x = self._dropout(layer.relu(x, half), noise, i)
+            for i in range(len(self.layers)):
+                x = self._units(x, i, i, half, noise)
             return x
         kind = jnp.bfloat16 if half else jnp.float32
         h = self.layers[0](x, half).astype(kind)
         for i in range(len(self.architecture.hidden)):
-            inner = self._dropout(self.layers[2 * i + 1].relu(standardised(h), half), noise, i)
+            inner = self._units(standardised(h), 2 * i + 1, i, half, noise)
             h = (h + self.layers[2 * i + 2](inner, half)).astype(kind)
         return standardised(h)
 
-    def _dropout(self, x: jax.Array, noise: jax.Array | None, layer: int) -> jax.Array:
+    def _units(self, x: jax.Array, layer: int, block: int, half: bool, noise: jax.Array | None) -> jax.Array:
+        """What a layer makes of x, some units of it dropped where there is noise."""
+        made, of = self.architecture, self.layers[layer]
         if noise is None:
-            return x
-        dropped, begin = self.architecture.dropped, sum(self.architecture.hidden[:layer])
-        by_unit = jax.lax.bitcast_convert_type(noise, jnp.uint8).reshape(len(x), -1)[:, begin : begin + x.shape[1]]
-        return jnp.where(by_unit >= dropped, x * (256 / (256 - dropped)), 0)
+            return of.relu(x, half)
+        begin, words = sum(made.words[:block]), made.words[block]
+        shifts = jnp.arange(0, 32, made.bits, dtype=jnp.uint32)[:, None]
+        drawn = (noise[:, None, begin : begin + words] >> shifts) & jnp.uint32((1 << made.bits) - 1)
+        kept = drawn.reshape(len(x), -1)[:, : made.hidden[block]] >= made.dropped >> (8 - made.bits)
+        before = of.relu(x, half) if half else of(x, half)
+        return dropped_relu(before * (256 / (256 - made.dropped)), kept)
 
     def __call__(self, x: jax.Array, start: Mapping[str, jax.Array], half: bool = False) -> dict[str, jax.Array]:
         """Logits ``[samples, slots]`` of each head."""
