@@ -103,6 +103,25 @@ def test_every_label_has_the_posterior_as_its_mean(net, labels):
             assert (np.abs(batch.mean(axis=0)) <= 4.5 * error + 1e-6).all()
 
 
+@pytest.mark.parametrize("rounds", [0, 2])
+@pytest.mark.parametrize("labels", ["sample", "soft", "exact"])
+def test_wider_parts_make_the_same_batches(labels, rounds, monkeypatch):
+    """A GPU labels many batches at once, and as many as fit beside a teacher."""
+    plan, given = setting(ASIA, labels=labels, rounds=rounds, virtual=0.25, dropout=0.5)
+    plan = replace(plan, steps_per_call=8)
+    narrow = made_by(plan, given, 16)
+    for rows in (64, 128, 512):
+        monkeypatch.setattr("unimarg.batches.LABEL_ENTRIES", rows * (plan.teacher.entries if plan.teacher else 1))
+        wide = replace(plan, half=True)
+        assert wide.rows == rows
+        # what only wider parts make is left out: messages learn from softened labels there
+        for name, part in made_by(wide, given, 16)._asdict().items():
+            if name != "softened" or labels == "soft":
+                for found, expected in zip(jax.tree.leaves(part), jax.tree.leaves(getattr(narrow, name)), strict=True):
+                    assert found.shape == expected.shape
+                    np.testing.assert_allclose(found.astype(jnp.float32), expected.astype(jnp.float32), rtol=2e-2, atol=2e-2)
+
+
 def test_a_choice_that_looks_behind_a_channel_would_be_found(monkeypatch):
     monkeypatch.setattr("unimarg.batches.through", lambda drawn, share: jnp.zeros(drawn[0].shape, bool))
     exact, given = setting(ASIA, labels="exact", virtual=0.5, rounds=0)

@@ -171,8 +171,8 @@ def batches(plan: Plan, given: Given, step: jax.Array) -> Batch:
         exact = jax.tree.map(lambda a: a.reshape(-1, plan.rows, *a.shape[2:]), exact)
     learnt_from = lax.map(lambda part: labelled(plan, given, upper, *part), (*evidence, exact, parts, masks, numbered))
     if plan.rows != plan.recipe.batch:
-        steps = plan.steps_per_call, plan.recipe.batch
-        learnt_from = jax.tree.map(lambda a: a.reshape(*steps, *a.shape[2:]), learnt_from._replace(states=None))
+        steps = plan.steps_per_call
+        learnt_from = jax.tree.map(lambda a: a.reshape(steps, -1, *a.shape[2:]), learnt_from._replace(states=None))
         learnt_from = learnt_from._replace(states=parts_of(jnp.moveaxis(parts, 0, 1).reshape(states.shape), plan.recipe.batch))
     noise = dropout_noise(stream(given.key, DROPOUT), samples, plan.recipe.architecture)
     if noise is not None:
