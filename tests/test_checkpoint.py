@@ -245,7 +245,7 @@ def test_files_without_gates_for_messages(tmp_path, heads, residual):
 @pytest.mark.parametrize(
     "change",
     [
-        _put("version", 7),
+        _put("version", 8),
         _put("version", None),
         _put("history", []),
         _put("history", None),
@@ -398,6 +398,19 @@ def test_models_have_a_limit_of_their_own(data, tmp_path, monkeypatch):
     with pytest.raises(FormatError, match=r"cannot be written: the model has .* the limit is 100"):
         model.save(path)
     assert path.read_bytes() == data
+
+
+@pytest.mark.parametrize(("states", "rounds", "refused"), [(3, 2, True), (3, 0, False), (2, 2, False)])
+def test_files_whose_beliefs_were_wrong(tmp_path, states, rounds, refused):
+    """As of version 6: with beliefs, and with nodes of three states and more."""
+    net = um.Network([um.Variable("a", tuple("xyz"[:states]))], {}, {"a": np.full(states, 1 / states)})
+    random_model(net, preset="small", hidden=(8,), rounds=rounds).save(tmp_path / "model.um")
+    old = changed((tmp_path / "model.um").read_bytes(), _put("version", 6))
+    if refused:
+        with pytest.raises(FormatError, match="train it again"):
+            load_bytes(tmp_path, old)
+    else:
+        assert load_bytes(tmp_path, old).recipe.rounds == rounds
 
 
 def test_files_without_pairs(tmp_path):

@@ -111,6 +111,18 @@ def test_messages_are_what_lies_below_on_polytrees(seed):
     assert checked > 10
 
 
+def test_states_far_likelier_than_the_first_are_told_apart():
+    """Each is e^20 times as likely and more; their ratios were lost, as if all were equally likely."""
+    net = um.Network(
+        [um.Variable("a", ("0", "1", "2", "3")), um.Variable("b", ("x", "y", "z"))],
+        {"b": ["a"]},
+        {"a": [1e-14, 0.6, 0.3, 0.1 - 1e-14], "b": [[1, 0, 0], [0, 0.9, 0.1], [0, 0.2, 0.8], [0, 0.5, 0.5]]},
+    )
+    found = beliefs(net, np.array([[-1, -1], [-1, 2]]), 3)
+    for row, evidence in enumerate(({}, {"b": "z"})):
+        np.testing.assert_allclose(found[row], np.concatenate(um.exact(net, evidence).probabilities), atol=1e-6)
+
+
 def test_loops_are_close_and_rounds_help():
     net = um.medical(10, 30, 60, seed=3)
     drawn = um.sample(net, ROWS // 2, seed=5).astype(np.int64)

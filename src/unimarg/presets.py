@@ -14,6 +14,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from unimarg.counter import key_from_seed
 from unimarg.encoding import ENCODINGS, Encoding
@@ -21,6 +22,8 @@ from unimarg.errors import UsageError, closest, whole_number
 from unimarg.masking import Among, LogUniformRate, Mask, Mixture, Prefix, UniformRate, leaves
 from unimarg.network import Network
 from unimarg.trunk import MAX_WIDTH, Architecture
+
+ROUNDS = 8, 24  # of belief propagation in ``default``: as many as cross the network, within these
 
 
 @dataclass(frozen=True)
@@ -134,9 +137,36 @@ def _default(net: Network) -> Recipe:
         virtual=0.02,
         rare=0.5,
         student=256,
-        rounds=8,
+        rounds=int(np.clip(crossing(net), *ROUNDS)),
         pairs=True,
     )
+
+
+def crossing(net: Network) -> int:
+    """Rounds in which messages get from one end of the network to the other, or a few less: two sweeps find them, on trees exactly.
+
+    >>> import unimarg as um
+    >>> crossing(um.example("asia"))
+    3
+    """
+    most, done = 0, set[int]()
+    for start in range(len(net)):
+        if start not in done:
+            _, end, seen = _sweep(net, start)
+            most = max(most, _sweep(net, end)[0])
+            done |= seen
+    return most
+
+
+def _sweep(net: Network, start: int) -> tuple[int, int, set[int]]:
+    """How far the farthest node is from this one, that node, and all that can be reached."""
+    seen, heard, front, rounds, end = {start}, set[int](), [start], -1, start
+    while front:
+        end, rounds = front[0], rounds + 1
+        factors = {c for i in front for c in (i, *net.children[i])} - heard
+        ahead = {v for c in factors for v in (c, *net.parents[c])} - seen
+        heard, seen, front = heard | factors, seen | ahead, sorted(ahead)
+    return rounds, end, seen
 
 
 PRESETS = {"default": _default, "small": _small, "paper": _paper}

@@ -39,7 +39,7 @@ NEVER = -30.0  # the logarithm of what is impossible
 TINY = 1e-13  # about exp(NEVER)
 LEAST = 1e-37  # of a likelihood, and of a message before it is scaled
 NEGLIGIBLE = -69.0  # the logarithm of a probability that need not be told from smaller ones, but from 0
-MOST = 20.0  # the largest logit
+MOST = 20.0  # log of the likeliest state over any other
 UNROLLED = 8  # terms of a sum that are written out: a CPU is slow to add along other axes than the last
 CERTAIN, SHRINK = -1e-7, 0.25  # log P(X = 0) of a noisy-or: the largest; what pairs leave of it at least, for they rule nothing out
 WASTE = 160  # rows of padding that cost less than another operation
@@ -290,9 +290,11 @@ class Propagation:
         for k, count in self.ragged.groups:
             w = power_of_two(k)
             part = of[w][at[w] : at[w] + count, : k - 1]
+            likeliest = jnp.maximum(part.max(axis=1, keepdims=True), 0) if k > 1 else 0.0
+            part = jnp.maximum(part - likeliest, -MOST) - jnp.maximum(-likeliest, -MOST)
             out.append(part.reshape(count * (k - 1), part.shape[-1]))
             at[w] += count
-        return jnp.clip(jnp.concatenate(out), -MOST, MOST).T
+        return jnp.concatenate(out).T
 
     def _evidence(self, known: jax.Array, values: Parts) -> Widths:
         """Log likelihoods of the nodes, ``[nodes, width - 1, n]``; states that a node lacks are impossible."""
