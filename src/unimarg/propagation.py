@@ -33,7 +33,7 @@ from jax import lax
 from unimarg.layout import power_of_two
 from unimarg.network import Ints, Network, NoisyMax
 from unimarg.pairs import Pairs, log_parts, log_r, make_pairs
-from unimarg.ragged import Parts, Ragged, take_rows
+from unimarg.ragged import Parts, Ragged
 
 NEVER = -30.0  # the logarithm of what is impossible
 TINY = 1e-13  # about exp(NEVER)
@@ -43,7 +43,7 @@ MOST = 20.0  # log of the likeliest state over any other
 UNROLLED = 8  # terms of a sum that are written out: a CPU is slow to add along other axes than the last
 CERTAIN, SHRINK = -1e-7, 0.25  # log P(X = 0) of a noisy-or: the largest; what pairs leave of it at least, for they rule nothing out
 WASTE = 160  # rows of padding that cost less than another operation
-ROWS_ENTRIES, ROWS_ENTRIES_ACCELERATED = 1 << 24, 1 << 29  # of factors and messages, for the rows taken at once
+ROWS_ENTRIES, ROWS_ENTRIES_ACCELERATED = 1 << 26, 1 << 29  # of factors and messages, for the rows taken at once
 
 
 class Sums:
@@ -72,9 +72,9 @@ class Sums:
             if not at.size:
                 sums.append(jnp.zeros((len(at), *rows.shape[1:]), rows.dtype))
                 continue
-            taken = take_rows(rows, jnp.asarray(at.ravel())).reshape(*at.shape, *rows.shape[1:])
+            taken = gathered(rows, jnp.asarray(at.ravel())).reshape(*at.shape, *rows.shape[1:])
             sums.append(_sum(taken if there is None else taken * there.reshape(*at.shape, *[1] * (rows.ndim - 1)), combine))
-        return take_rows(jnp.concatenate(sums), jnp.asarray(self.place))
+        return gathered(jnp.concatenate(sums), jnp.asarray(self.place))
 
 
 def _sum(a: jax.Array, combine: Callable[[jax.Array, jax.Array], jax.Array] = operator.add) -> jax.Array:
@@ -90,6 +90,11 @@ def _sum(a: jax.Array, combine: Callable[[jax.Array, jax.Array], jax.Array] = op
 def _stronger(a: jax.Array, b: jax.Array) -> jax.Array:
     """Whichever is further from 0."""
     return jnp.where(jnp.abs(a) >= jnp.abs(b), a, b)
+
+
+def gathered(array: jax.Array, rows: jax.Array) -> jax.Array:
+    """array[rows], which are all there: a device need not look."""
+    return array.at[rows].get(mode="promise_in_bounds")
 
 
 def padded_degrees(degree: Ints) -> Ints:
@@ -259,7 +264,7 @@ class Propagation:
         start = {w: jnp.zeros((len(found), w - 1, known.shape[0])) for w, found in self.targets.items()}
         messages = lax.fori_loop(0, self.rounds, lambda _, old: self._round(evidence, old), start)
         beliefs = lax.optimization_barrier({w: e + self.sums[w](messages[w]) for w, e in evidence.items()})
-        below = {w: b - take_rows(messages[w], jnp.asarray(self.own[w])) for w, b in beliefs.items()}
+        below = {w: b - gathered(messages[w], jnp.asarray(self.own[w])) for w, b in beliefs.items()}
         if self.pairs is not None:
             beliefs[2] = self._corrected(self.pairs, beliefs, messages)
         return {"marginal": self._slots(beliefs), "message": self._slots(below)}
@@ -270,19 +275,19 @@ class Propagation:
         heard = self._heard(beliefs, messages)
         own, _, log_cdf = _cumulative(noisy, heard)
         to_s, to_f = (jnp.asarray(a) for a in pairs.arcs)
-        given = take_rows(heard[2][:, 0], to_s)
-        each = log_parts(given, given - take_rows(messages[2][:, 0], to_f), pairs.quiet)
+        given = gathered(heard[2][:, 0], to_s)
+        each = log_parts(given, given - gathered(messages[2][:, 0], to_f), pairs.quiet)
         by_pair, by_node = Sums(pairs.pair, len(pairs.of)), Sums(pairs.of, len(noisy.leak))
         log_a, log_b = (by_pair(part) for part in lax.optimization_barrier(each))
         by = jnp.asarray(pairs.by)
-        more = by_node(log_r(log_a, log_b, take_rows(log_cdf[:, 0], by), take_rows(own, by)), _stronger)
+        more = by_node(log_r(log_a, log_b, gathered(log_cdf[:, 0], by), gathered(own, by)), _stronger)
         before = jnp.minimum(log_cdf[:, 0], CERTAIN)
         after = jnp.minimum(before + more, before * SHRINK)
         change = _log_odds(after) - _log_odds(before)
         place = np.full(self.counts[2], -1)
         place[self.targets[2][noisy.first : noisy.first + len(noisy.leak)]] = np.arange(len(noisy.leak))
         changes = jnp.concatenate([change, jnp.zeros_like(change[:1])])
-        return beliefs[2] - take_rows(changes, jnp.asarray(np.where(place < 0, len(noisy.leak), place)))[:, None]
+        return beliefs[2] - gathered(changes, jnp.asarray(np.where(place < 0, len(noisy.leak), place)))[:, None]
 
     def _slots(self, of: Widths) -> jax.Array:
         """Nodes of each width side by side, ``[n, slots]``."""
@@ -309,7 +314,7 @@ class Propagation:
     def _heard(self, beliefs: Widths, messages: Widths) -> Widths:
         """What the variables that messages go to have heard from all others."""
         to = {w: jnp.asarray(np.maximum(targets, 0)) for w, targets in self.targets.items()}
-        return {w: lax.optimization_barrier(take_rows(beliefs[w], to[w]) - sent) for w, sent in messages.items()}
+        return {w: lax.optimization_barrier(gathered(beliefs[w], to[w]) - sent) for w, sent in messages.items()}
 
     def _round(self, evidence: Widths, old: Widths) -> Widths:
         heard = self._heard({w: lax.optimization_barrier(evidence[w] + self.sums[w](sent)) for w, sent in old.items()}, old)
@@ -351,19 +356,33 @@ def _table_messages(first: list[int], table: np.ndarray, heard: Widths) -> list[
     """``[tables, K - 1, n]`` for each axis, from probabilities ``[messages, K, n]``."""
     shape = table.shape[1:]
     given = [heard[w][at : at + len(table)] for at, w in zip(first, shape, strict=True)]
-    n = given[0].shape[-1]
-    out = []
-    for axis in range(len(shape)):
-        message, sizes = jnp.asarray(table)[..., None], list(shape)
-        for other in reversed(range(len(shape))):  # contracted one by one; few and long axes are what compilers like
-            if other != axis:
-                before, after = math.prod(sizes[:other]), math.prod(sizes[other + 1 :])
-                wide = message.reshape(len(table), before, sizes[other], after, -1)
-                message = (wide * given[other].reshape(len(table), 1, sizes[other], 1, n)).sum(axis=2)
-                sizes[other] = 1
-        message = jnp.broadcast_to(message.reshape(len(table), shape[axis], -1), (len(table), shape[axis], n))
-        out.append(_log_ratios(message))
-    return out
+    sums = _but_one(jnp.asarray(table)[..., None], tuple(range(len(shape))), given)
+    return [_log_ratios(jnp.broadcast_to(part, (len(table), *part.shape[1:-1], given[0].shape[-1]))) for part in sums]
+
+
+def _but_one(table: jax.Array, axes: tuple[int, ...], given: list[jax.Array]) -> list[jax.Array]:
+    """The table, which has these axes, summed over all but one of them, for each: by halves, whose sums have most of the work in common."""
+    if len(axes) == 1:
+        return [table]
+    half = len(axes) // 2
+    left, right = axes[:half], axes[half:]
+    to_left, to_right = table, table
+    for axis in reversed(right):
+        to_left = _contracted(to_left, to_left.ndim - 2, given[axis])
+    for axis in left:
+        to_right = _contracted(to_right, 1, given[axis])
+    return _but_one(to_left, left, given) + _but_one(to_right, right, given)
+
+
+def _contracted(table: jax.Array, axis: int, given: jax.Array) -> jax.Array:
+    """Summed over an axis with weights ``[tables, K, n]``; few and long axes are what compilers like."""
+    shape = table.shape
+    wide = table.reshape(shape[0], math.prod(shape[1:axis]), shape[axis], math.prod(shape[axis + 1 : -1]), shape[-1])
+    if shape[-1] == 1:  # the same for all rows: a product of matrices
+        out = jnp.einsum("tbka,tkn->tban", wide[..., 0], given, precision=lax.Precision.HIGHEST)
+    else:
+        out = functools.reduce(operator.add, (wide[:, :, k] * given[:, None, k, None] for k in range(shape[axis])))
+    return out.reshape(*shape[:axis], *shape[axis + 1 : -1], -1)
 
 
 def _log_odds(log_p: jax.Array) -> jax.Array:
@@ -389,7 +408,7 @@ def _noisy_messages(noisy: Noisy, heard: Widths) -> Iterator[tuple[int, jax.Arra
     last, falls, log_cdf = lax.optimization_barrier((own[:, -1:], own[:, :-1] - own[:, 1:], log_cdf))
     for arcs, log in zip(noisy.arcs, logs, strict=True):
         # sum over k of lambda(k) P(X = k) = lambda(last) + sum over k < last of P(X <= k) (lambda(k) - lambda(k + 1))
-        cdf, fall, least = (take_rows(a, jnp.asarray(arcs.child))[:, None] for a in (log_cdf, falls, last))
+        cdf, fall, least = (gathered(a, jnp.asarray(arcs.child))[:, None] for a in (log_cdf, falls, last))
         others = jnp.exp(jnp.maximum(cdf - log, NEGLIGIBLE))
         up = least + _sum_products(fall * others, jnp.asarray(arcs.factors.swapaxes(2, 3)))
         yield arcs.parents, _log_ratios(jnp.maximum(up, 0).reshape(-1, *up.shape[2:]))
@@ -403,8 +422,15 @@ def _log_expected(logits: jax.Array, factors: np.ndarray) -> jax.Array:
     if logits.shape[-2] > 1:
         return jnp.log(jnp.maximum(_sum_products(_probabilities(logits), jnp.asarray(factors)), TINY))
     quiet, loud = jnp.asarray(factors[..., 1, :, None]), jnp.asarray(1 - factors[..., 1, :, None])  # F = 1 for the first state
-    likely = jnp.log(jnp.maximum(jax.nn.sigmoid(-logits) + jax.nn.sigmoid(logits) * quiet, TINY))
-    return jnp.where(logits > 0, likely, jnp.log1p(-jax.nn.sigmoid(jnp.minimum(logits, 0)) * loud))  # whichever keeps its digits
+    absent, there = jax.nn.sigmoid(-logits), jax.nn.sigmoid(logits)
+    return _log_one_less(there * loud, jnp.maximum(absent + there * quiet, TINY))
+
+
+def _log_one_less(x: jax.Array, rest: jax.Array) -> jax.Array:
+    """log(1 - x) with all its digits, from x and ``rest``, which is 1 - x where that is small; one logarithm (Kahan 1987)."""
+    near = jnp.where(x < 0.5, 1 - x, rest)
+    log = jnp.log(near)
+    return jnp.where(x < 0.5, jnp.where(near == 1, -x, log * (x / (1 - near))), log)
 
 
 def _sum_products(a: jax.Array, b: jax.Array) -> jax.Array:
