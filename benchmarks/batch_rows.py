@@ -26,7 +26,8 @@ from unimarg.formats.interop import import_quietly
 ROWS, SEED, REPEATS = 10_000, 99, 3
 THEIR_SECONDS = 20.0
 # seconds_before are those of training, or of compilation
-COLUMNS = ["network", "method", "hidden", "steps", "seconds_before", "rule_out", "rows_s", "times_pyagrum", "mae", "mean_max", "cores"]
+COLUMNS = ["network", "method", "hidden", "rounds", "steps", "seconds_before", "rule_out"]
+COLUMNS += ["rows_s", "times_pyagrum", "mae", "mean_max", "cores"]
 
 
 def peer(path: str, evidence: np.ndarray) -> tuple[int, float, np.ndarray]:
@@ -92,7 +93,7 @@ def draw(rows: list[list[object]], path: Path) -> None:
     table = [dict(zip(COLUMNS, row, strict=True)) for row in rows]
     for rule_out, marker in ((True, "o"), (False, "s")):
         ours = [r for r in table if r["method"] == "um" and r["rule_out"] == rule_out]
-        points = sorted((float(str(r["rows_s"])), float(str(r["mae"])), str(r["hidden"])) for r in ours)
+        points = sorted((float(str(r["rows_s"])), float(str(r["mae"])), f"{r['hidden']}, {r['rounds']} rounds") for r in ours)
         label = "one pass, with the proof of impossible states" if rule_out else "one pass"
         axes.plot([p[0] for p in points], [p[1] for p in points], marker, label=label)
         for x, y, hidden in points * (not rule_out):
@@ -123,24 +124,23 @@ def main() -> None:
     evidence = evidence_sets(net, "random", ROWS, SEED)
     theirs, done, truth = peers(given.network, evidence)
     print(f"pyAgrum LazyPropagation, {cores} processes: {theirs:10.0f} rows/s ({len(done)} rows)")
-    rows: list[list[object]] = [[name, "pyagrum", "", "", "", "", f"{theirs:.1f}", 1, 0, 0, cores]]
+    rows: list[list[object]] = [[name, "pyagrum", "", "", "", "", "", f"{theirs:.1f}", 1, 0, 0, cores]]
     if exact := exactly(net, evidence):
         compiling, rate, answer = exact
         mean, largest = (e.mean() for e in errors(answer[done], truth, evidence[done], net))
         print(f"unimarg exact, compiled in {compiling:.1f} s: {rate:10.0f} rows/s, {rate / theirs:6.0f} times; MAE {mean:.1e}")
-        rows.append(
-            [name, "exact", "", "", f"{compiling:.1f}", "", f"{rate:.0f}", f"{rate / theirs:.1f}", f"{mean:.1e}", f"{largest:.1e}", cores]
-        )
+        figures = [f"{rate:.0f}", f"{rate / theirs:.1f}", f"{mean:.1e}", f"{largest:.1e}"]
+        rows.append([name, "exact", "", "", "", f"{compiling:.1f}", "", *figures, cores])
     for model in models:
-        hidden = "x".join(map(str, model.recipe.architecture.hidden))
+        hidden, rounds = "x".join(map(str, model.recipe.architecture.hidden)), model.recipe.rounds
         for rule_out in (True, False):
             rate, answer = ours(model, evidence, rule_out)
             mean, largest = (e.mean() for e in errors(answer[done], truth, evidence[done], net))
             print(
-                f"unimarg um {hidden:>14}, rule_out={rule_out!s:5}: {rate:10.0f} rows/s, {rate / theirs:6.0f} times; "
+                f"unimarg um {hidden:>14}, {rounds:2} rounds, rule_out={rule_out!s:5}: {rate:10.0f} rows/s, {rate / theirs:6.0f} times; "
                 f"MAE {mean:.5f}, mean max {largest:.4f}"
             )
-            trained = [hidden, model.history["steps"], f"{model.history['seconds']:.0f}"]
+            trained = [hidden, rounds, model.history["steps"], f"{model.history['seconds']:.0f}"]
             rows.append([name, "um", *trained, rule_out, f"{rate:.0f}", f"{rate / theirs:.1f}", f"{mean:.6f}", f"{largest:.5f}", cores])
     if given.results:
         given.results.mkdir(parents=True, exist_ok=True)

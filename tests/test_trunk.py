@@ -79,7 +79,7 @@ def test_a_gate_weighs_the_start_of_each_head(heads):
 
 def test_a_residual_trunk_starts_at_the_prior():
     net = random_network(5, 6, zeros=0)
-    made = recipe(net, "small", hidden=(8,))
+    made = recipe(net, "small", hidden=(8,), rounds=0)
     priors = tuple(np.random.default_rng(1).dirichlet(np.ones(k)) for k in net.cards)
     ragged = Ragged(tuple(net.cards.tolist()))
     trunk = Trunk.make(1, made.architecture, len(net) + ragged.slots, ragged.slots)

@@ -172,7 +172,9 @@ def batches(plan: Plan, given: Given, step: jax.Array) -> Batch:
     learnt_from = lax.map(lambda part: labelled(plan, given, upper, *part), (*evidence, exact, parts, masks, numbered))
     if plan.rows != plan.recipe.batch:
         steps = plan.steps_per_call
-        learnt_from = jax.tree.map(lambda a: a.reshape(steps, -1, *a.shape[2:]), learnt_from._replace(states=None))
+        learnt_from = jax.tree.map(
+            lambda a: a.reshape(steps, len(a) * a.shape[1] // steps, *a.shape[2:]), learnt_from._replace(states=None)
+        )
         learnt_from = learnt_from._replace(states=parts_of(jnp.moveaxis(parts, 0, 1).reshape(states.shape), plan.recipe.batch))
     noise = dropout_noise(stream(given.key, DROPOUT), samples, plan.recipe.architecture)
     if noise is not None:

@@ -13,7 +13,6 @@ from unimarg.examples import clinic_cases
 from unimarg.marginalizer import Marginalizer
 from unimarg.posterior import Posterior
 
-ROUNDS = 6  # of belief propagation that the network starts from
 PATIENTS = ("Fever and a cough", "It burns", "Always thirsty")
 
 
@@ -50,9 +49,9 @@ def _too_expensive(console: Console) -> None:
 
 def _train(console: Console, budget: str) -> Marginalizer:
     console.print(f"[bold]3. So one neural network learns all its posteriors, under any evidence, in {budget}")
-    console.print(f"[dim]It starts from {ROUNDS} rounds of loopy belief propagation and learns what they miss.[/dim]")
+    console.print("[dim]It starts from loopy belief propagation and learns what that misses.[/dim]")
     with terminal.training_bar() as progress:
-        model = um.train(um.example("clinic"), "small", budget, seed=0, progress=progress, rounds=ROUNDS)
+        model = um.train(um.example("clinic"), "small", budget, seed=0, progress=progress)
     console.print(f"[dim]{model.history['samples']:,} samples, each new, each with something else hidden[/dim]\n")
     return model
 

@@ -23,7 +23,7 @@ from unimarg.masking import Among, LogUniformRate, Mask, Mixture, Prefix, Unifor
 from unimarg.network import Network
 from unimarg.trunk import MAX_WIDTH, Architecture
 
-ROUNDS = 8, 24  # of belief propagation in ``default``: as many as cross the network, within these
+ROUNDS = 8, 24  # of belief propagation in ``default`` and ``small``: as many as cross the network, within these
 
 
 @dataclass(frozen=True)
@@ -117,8 +117,9 @@ def _mixed(net: Network) -> Mask:
 
 
 def _small(net: Network) -> Recipe:
-    architecture = Architecture((256,) * 2, residual=True, heads=("marginal",), from_prior=True)
-    return replace(_default(net), preset="small", architecture=architecture, batch=256, learning_rate=3e-3, student=0, rounds=0)
+    made = _default(net)
+    architecture = replace(made.architecture, hidden=(256,) * 2, heads=("marginal",))
+    return replace(made, preset="small", architecture=architecture, batch=256, learning_rate=3e-3, student=0, pairs=False)
 
 
 def _default(net: Network) -> Recipe:
