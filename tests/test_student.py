@@ -164,7 +164,7 @@ def test_a_student_learns_what_messages_cannot():
     samples = jnp.arange(states.shape[1], dtype=jnp.uint32)
     observed = Fixed(tuple(range(6, 10))).draw(given.key, samples, 10)
     batch = labelled(plan, given, jnp.uint32(0), *shown(plan, states, observed, None), None, states, observed, samples)
-    _, (features, message) = loss(model.trunk, plan, given, batch)
+    _, ((features, message), _) = loss(model.trunk, plan, given, batch)
     view = View(features, message, batch.known, batch.certain, batch.values, batch.tables)
     by_message = jnp.stack(message_log_q(model.ragged, message, view.tables)[0]).transpose(2, 0, 1)
     by_student = student_log_q(model.student, plan, view, states)

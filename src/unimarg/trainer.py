@@ -36,6 +36,7 @@ from unimarg.network import Floats, Network
 from unimarg.presets import Recipe, recipe
 from unimarg.propagation import Propagation
 from unimarg.ragged import Ragged
+from unimarg.shares import shared
 from unimarg.student import batch_rows, descendants
 from unimarg.training import initial_state, run_steps
 
@@ -298,7 +299,10 @@ class _Run:
             history |= {"held_out": list(self.held_out.measured), "held_out_sets": len(self.held_out.evidence)}
             history |= {"held_out_reference_error": self.held_out.reference_error}
         student = None if self.state.student is None else self.state.student.best
-        return Marginalizer(self.net, self.recipe, self.state.trunk.best, self.priors, history, student)
+        trunk = self.state.trunk.best
+        if self.state.told is not None:
+            trunk = shared(trunk, self.state.told, self.ragged)
+        return Marginalizer(self.net, self.recipe, trunk, self.priors, history, student)
 
 
 def device_bytes() -> int:

@@ -12,7 +12,7 @@ A student for SUM-IS (``student.py``) learns beside the trunk from the same samp
 from __future__ import annotations
 
 from functools import partial, reduce
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -24,6 +24,7 @@ from unimarg.channels import interleaved
 from unimarg.encoding import inputs, one_hot
 from unimarg.presets import Recipe
 from unimarg.ragged import Parts, Ragged, States, by_node, by_state, log_normalised
+from unimarg.shares import judged, later
 from unimarg.student import Student
 from unimarg.trunk import Trunk, halved
 
@@ -47,6 +48,7 @@ class State(NamedTuple):
     step: jax.Array  # int32
     trunk: Learner
     student: Learner | None
+    told: jax.Array | None  # [2, nodes]: what the last steps told of the node's shares (``shares``), where there is a start
 
 
 class View(NamedTuple):
@@ -84,7 +86,8 @@ def initial_state(plan: Plan, seed: int) -> State:
 
     trunk = learner(Trunk.make(seed, made.architecture, inputs(plan.ragged, made.rounds > 0), plan.ragged.slots))
     student = Student.make(seed, made.student, made.architecture.hidden[-1], nodes, plan.ragged.largest) if made.student else None
-    return State(jnp.int32(0), trunk, None if student is None else learner(student))
+    told = jnp.zeros((2, nodes)) if made.architecture.from_prior else None
+    return State(jnp.int32(0), trunk, None if student is None else learner(student), told)
 
 
 @partial(jax.jit, static_argnames=("plan",))
@@ -93,24 +96,27 @@ def run_steps(plan: Plan, given: Given, state: State) -> tuple[State, jax.Array]
     learnt_from = batches(plan, given, state.step)
     count = jnp.clip(given.steps - state.step, 0, plan.steps_per_call)
 
-    def step(carried: tuple[Learner, Any], i: jax.Array) -> tuple[tuple[Learner, Any], Any]:
+    def step(carried: tuple[Learner, Any, Any], i: jax.Array) -> tuple[tuple[Learner, Any, Any], Any]:
         """One of the trunk; also its loss, and of some rows what the student is to see."""
-        trunk, halves = carried
+        trunk, told, halves = carried
         batch = jax.tree.map(lambda a: lax.dynamic_index_in_dim(a, i, 0, keepdims=False), learnt_from)
         weights = halves if plan.half else trunk.weights
-        (value, made), gradient = jax.value_and_grad(loss, has_aux=True)(weights, plan, given, batch)
+        (value, (made, new)), gradient = jax.value_and_grad(loss, has_aux=True)(weights, plan, given, batch)
         gradient = jax.tree.map(lambda g: g.astype(jnp.float32), gradient)
         trunk = learn(plan.recipe, given, state.step + i, trunk, gradient)
+        told = None if new is None else later(told, new, given.steps)
         seen = None if state.student is None else jax.tree.map(lambda a: a[: plan.student_rows], made)
         if not plan.half:  # every turn is taken
-            return (trunk, None), (value, seen)
-        return taken(i < count, (trunk, halved(trunk.weights)), carried), (value, seen)
+            return (trunk, told, None), (value, seen)
+        return taken(i < count, (trunk, told, halved(trunk.weights)), carried), (value, seen)
 
-    def turn(n: jax.Array, carried: tuple[Learner, Learner | None, jax.Array, Any]) -> tuple[Learner, Learner | None, jax.Array, Any]:
+    def turn(
+        n: jax.Array, carried: tuple[Learner, Any, Learner | None, jax.Array, Any]
+    ) -> tuple[Learner, Any, Learner | None, jax.Array, Any]:
         """Some steps of the trunk, one of the student from what they saw, and of the averages."""
-        trunk, student, losses, halves = carried
+        trunk, told, student, losses, halves = carried
         first = n * plan.together
-        (trunk, halves), (values, seen) = lax.scan(step, (trunk, halves), first + jnp.arange(plan.together))
+        (trunk, told, halves), (values, seen) = lax.scan(step, (trunk, told, halves), first + jnp.arange(plan.together))
         steps, now = jnp.clip(count - first, 0, plan.together), state.step + first
         if student is not None:
             own, gradient = jax.value_and_grad(student_loss)(student.weights, plan, given, *student_view(plan, learnt_from, first, *seen))
@@ -118,14 +124,15 @@ def run_steps(plan: Plan, given: Given, state: State) -> tuple[State, jax.Array]
             values = values.at[steps - 1].add(own * steps)  # not of those before, which may be good where this is no number
             student = averaged(plan.recipe, now, steps, taken(steps > 0, learnt, student))
         losses = lax.dynamic_update_slice_in_dim(losses, jnp.where(jnp.arange(plan.together) < steps, values, 0), first, 0)
-        return averaged(plan.recipe, now, steps, trunk), student, losses, halves
+        return averaged(plan.recipe, now, steps, trunk), told, student, losses, halves
 
     # A fixed number of turns, of which those beyond the run's end change nothing: a GPU would stop at each to ask whether it is the last.
     # The weights' halves are written by the update, which has them at hand, and not made by every product.
-    begin = state.trunk, state.student, jnp.zeros(plan.steps_per_call), halved(state.trunk.weights) if plan.half else None
+    halves = halved(state.trunk.weights) if plan.half else None
+    begin = state.trunk, state.told, state.student, jnp.zeros(plan.steps_per_call), halves
     turns = plan.steps_per_call // plan.together if plan.half else count
-    trunk, student, losses, _ = lax.fori_loop(0, turns, turn, begin)
-    return State(state.step + count, trunk, student), losses
+    trunk, told, student, losses, _ = lax.fori_loop(0, turns, turn, begin)
+    return State(state.step + count, trunk, student, told), losses
 
 
 def taken(truly: jax.Array, now: Any, before: Any) -> Any:
@@ -164,19 +171,26 @@ def student_view(
     return View(joined(features), None if messages is None else joined(messages), known, certain, values, tables), states.T
 
 
-def loss(trunk: Trunk, plan: Plan, given: Given, batch: Batch) -> tuple[jax.Array, tuple[jax.Array, jax.Array | None]]:
-    """Mean over samples and counted nodes of the negative log probability, summed over the heads; features and messages too."""
+Made: TypeAlias = tuple[jax.Array, jax.Array | None]  # features and messages
+
+
+def loss(trunk: Trunk, plan: Plan, given: Given, batch: Batch) -> tuple[jax.Array, tuple[Made, jax.Array | None]]:
+    """Mean over samples and counted nodes of the negative log probability, summed over the heads; what was made and judged too."""
     ragged, recipe = plan.ragged, plan.recipe
     features = trunk.features(batch.inputs, plan.half, batch.noise)
-    logits = trunk.logits(features, starting(plan, given, batch), plan.half)
+    start = starting(plan, given, batch)
+    logits = trunk.logits(features, start, plan.half)
     outcomes = one_hot(ragged.rows(batch.states), ragged, bool)
     counted = jnp.ones_like(batch.certain) if recipe.observed_loss else ~batch.certain
     marginals = [log_normalised(states) for states in ragged.by_states(logits["marginal"])]
     total = _cross_entropy(marginals, batch.labels or outcomes, counted, ragged)
+    new = None
+    if recipe.architecture.from_prior:
+        new = judged(ragged, logits["marginal"] - start["marginal"], marginals, batch.labels or outcomes, ~batch.certain)
     if "message" in logits:
         messages = message_log_q(ragged, logits["message"], batch.tables)
         total = total + recipe.message_weight * _cross_entropy(messages, batch.softened or outcomes, ~batch.certain, ragged)
-    return total, (features, logits.get("message"))
+    return total, ((features, logits.get("message")), new)
 
 
 def starting(plan: Plan, given: Given, batch: Batch) -> dict[str, jax.Array]:

@@ -1,0 +1,63 @@
+"""How much of what the network adds to beliefs is believed.
+
+The marginal head's logits are start + r. A network that has seen few samples of a node, or has nothing to tell of it, adds noise to a start
+that was right. Along start + a r the loss on samples not yet learnt from is least near
+
+    a = 1 + sum (y - p) r / sum Var_p(r),        p = softmax(start + r), y the label,
+
+one Newton step from a = 1, for each node over samples and states. Every batch is judged before it is learnt from, by the weights of that
+moment; the last steps count. The second sum is the Fisher information on a: a node that has little of it has the share of all nodes.
+"""
+
+from __future__ import annotations
+
+from functools import reduce
+from operator import add
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from unimarg.ragged import Parts, Ragged, States
+from unimarg.trunk import Trunk
+
+LAST = 8  # of the steps, the last of so many parts count
+INFORMATION = 30.0  # on a node's share, from which its own samples say more than all nodes together
+
+
+def judged(ragged: Ragged, added: jax.Array, log_p: list[States], labels: Parts, counted: jax.Array) -> jax.Array:
+    """Both sums over the counted samples, ``[2, nodes]``, of what was added to the start, ``[samples, slots]``."""
+    sums = []
+    for r, logs, label, count in zip(ragged.by_states(added), log_p, labels, ragged.nodes(counted), strict=True):
+        p = [jnp.exp(log) for log in logs]
+        mean = reduce(add, [q * part for q, part in zip(p, r, strict=True)])
+        gain = reduce(add, [(label[..., k] - q) * part for k, (q, part) in enumerate(zip(p, r, strict=True))])
+        variance = reduce(add, [q * jnp.square(part - mean) for q, part in zip(p, r, strict=True)])
+        sums.append(jnp.where(count, jnp.stack([gain, variance]), 0).sum(axis=1))
+    return jax.lax.stop_gradient(jnp.concatenate(sums, axis=1))
+
+
+def later(before: jax.Array, now: jax.Array, steps: jax.Array) -> jax.Array:
+    """The sums after one more step of a run of so many."""
+    return before * jnp.maximum(1 - LAST / steps, 0).astype(jnp.float32) + now
+
+
+def shares(sums: jax.Array) -> jax.Array:
+    """Of each node, from 0 to 1; 1 where nothing is known."""
+    gain, information = sums
+    together = gain.sum() / jnp.maximum(information.sum(), 1e-30)
+    return jnp.clip(1 + (gain + INFORMATION * together) / (information + INFORMATION), 0, 1)
+
+
+def shared(trunk: Trunk, sums: jax.Array, ragged: Ragged) -> Trunk:
+    """A trunk whose marginal head adds to its start what is believed of it."""
+    made = trunk.architecture
+    slots = shares(sums)[np.repeat(np.arange(len(ragged.cards)), np.sort(ragged.cards) - 1)]
+    parts = [jnp.ones_like(slots)] * made.outputs
+    parts[0] = slots
+    if made.gated:
+        parts[len(made.heads)] = slots
+    scale = jnp.concatenate(parts)
+    head = trunk.head
+    return eqx.tree_at(lambda t: (t.head.weight, t.head.bias), trunk, (head.weight * scale, head.bias * scale))
