@@ -102,10 +102,15 @@ def draw(rows: list[list[object]], path: Path) -> None:
         if r["method"] != "um":
             label, color = ("exact, by one program", "C2") if r["method"] == "exact" else ("pyAgrum LazyPropagation (exact)", "grey")
             axes.axvline(float(str(r["rows_s"])), color=color, linestyle="--", label=label)
-    axes.set(xscale="log", xlabel=f"rows a second, {table[0]['cores']} cores", ylabel="mean absolute error", title=table[0]["network"])
-    axes.margins(0.15)
-    axes.set_ylim(bottom=0)
-    axes.legend(fontsize=8, loc="lower center")
+    axes.set(
+        xscale="log",
+        yscale="log",
+        xlabel=f"rows a second, {table[0]['cores']} cores",
+        ylabel="mean absolute error",
+        title=table[0]["network"],
+    )
+    axes.margins(0.3)
+    axes.legend(fontsize=8, loc="upper left")
     axes.grid(alpha=0.3)
     figure.savefig(path, dpi=120)
 
