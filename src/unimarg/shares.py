@@ -1,12 +1,14 @@
 """How much of what the network adds to beliefs is believed.
 
-The marginal head's logits are start + r. A network that has seen few samples of a node, or has nothing to tell of it, adds noise to a start
-that was right. Along start + a r the loss on samples not yet learnt from is least near
+The marginal head's logits are start + r. A network that has seen few samples of a node, or has nothing to tell of it, adds noise to a
+start that was right. Along start + a r, with p_a = softmax(start + a r), the loss on samples not yet learnt from falls by sum (y - p_a) r,
+y being the label. Taken as straight between the start and a = 1, that is 0 at
 
-    a = 1 + sum (y - p) r / sum Var_p(r),        p = softmax(start + r), y the label,
+    a = 1 + sum (y - p_1) r / sum (p_1 - p_0) r
 
-one Newton step from a = 1, for each node over samples and states. Every batch is judged before it is learnt from, by the weights of that
-moment; the last steps count. The second sum is the Fisher information on a: a node that has little of it has the share of all nodes.
+for each node, over samples and states. (Newton's step from a = 1 is the same for small r, and far too long where p_1 is too sure.) Every
+batch is judged before it is learnt from, by the weights of that moment; the last steps count. The second sum is about the Fisher
+information on a: a node that has little of it has the share of all nodes.
 """
 
 from __future__ import annotations
@@ -19,23 +21,24 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from unimarg.ragged import Parts, Ragged, States
+from unimarg.ragged import Parts, Ragged, States, log_normalised
 from unimarg.trunk import Trunk
 
 LAST = 8  # of the steps, the last of so many parts count
 INFORMATION = 30.0  # on a node's share, from which its own samples say more than all nodes together
 
 
-def judged(ragged: Ragged, added: jax.Array, log_p: list[States], labels: Parts, counted: jax.Array) -> jax.Array:
-    """Both sums over the counted samples, ``[2, nodes]``, of what was added to the start, ``[samples, slots]``."""
+def judged(ragged: Ragged, start: jax.Array, logits: jax.Array, log_p: list[States], labels: Parts, counted: jax.Array) -> jax.Array:
+    """Both sums over the counted samples, ``[2, nodes]``; ``log_p`` is of the logits, ``[samples, slots]``. 0 where there is no number."""
     sums = []
-    for r, logs, label, count in zip(ragged.by_states(added), log_p, labels, ragged.nodes(counted), strict=True):
-        p = [jnp.exp(log) for log in logs]
-        mean = reduce(add, [q * part for q, part in zip(p, r, strict=True)])
-        gain = reduce(add, [(label[..., k] - q) * part for k, (q, part) in enumerate(zip(p, r, strict=True))])
-        variance = reduce(add, [q * jnp.square(part - mean) for q, part in zip(p, r, strict=True)])
-        sums.append(jnp.where(count, jnp.stack([gain, variance]), 0).sum(axis=1))
-    return jax.lax.stop_gradient(jnp.concatenate(sums, axis=1))
+    added = ragged.by_states(logits - start)
+    for before, logs, r, label, count in zip(ragged.by_states(start), log_p, added, labels, ragged.nodes(counted), strict=True):
+        terms = [(jnp.exp(log), jnp.exp(old), part) for log, old, part in zip(logs, log_normalised(before), r, strict=True)]
+        gain = reduce(add, [(label[..., k] - p) * part for k, (p, _, part) in enumerate(terms)])
+        information = reduce(add, [(p - p_0) * part for p, p_0, part in terms])
+        sums.append(jnp.where(count, jnp.stack([gain, information]), 0).sum(axis=1))
+    out = jnp.concatenate(sums, axis=1)
+    return jax.lax.stop_gradient(jnp.where(jnp.isfinite(out).all(axis=0), out, 0))
 
 
 def later(before: jax.Array, now: jax.Array, steps: jax.Array) -> jax.Array:

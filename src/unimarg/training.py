@@ -186,7 +186,7 @@ def loss(trunk: Trunk, plan: Plan, given: Given, batch: Batch) -> tuple[jax.Arra
     total = _cross_entropy(marginals, batch.labels or outcomes, counted, ragged)
     new = None
     if recipe.architecture.from_prior:
-        new = judged(ragged, logits["marginal"] - start["marginal"], marginals, batch.labels or outcomes, ~batch.certain)
+        new = judged(ragged, start["marginal"], logits["marginal"], marginals, batch.labels or outcomes, ~batch.certain)
     if "message" in logits:
         messages = message_log_q(ragged, logits["message"], batch.tables)
         total = total + recipe.message_weight * _cross_entropy(messages, batch.softened or outcomes, ~batch.certain, ragged)
