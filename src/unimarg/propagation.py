@@ -93,7 +93,7 @@ def _stronger(a: jax.Array, b: jax.Array) -> jax.Array:
 
 
 def gathered(array: jax.Array, rows: jax.Array) -> jax.Array:
-    """array[rows], which are all there: a device need not look."""
+    """array[rows], which are all there: a device need not look. Faster than ``take_rows`` behind the barriers here, slower in batches."""
     return array.at[rows].get(mode="promise_in_bounds")
 
 
