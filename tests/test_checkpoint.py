@@ -157,19 +157,6 @@ def _drop(name):
     return change
 
 
-def test_files_of_the_first_version(tmp_path):
-    """Read, but for a message head that meant something else: it did not start from belief propagation."""
-    net = um.example("asia")
-    for heads, refused in ((("marginal",), False), (("marginal", "message"), True)):
-        um.train(net, "paper", "1 steps", checkpoint=tmp_path / "model.um", force=True, hidden=(8,), heads=heads, rounds=2)
-        old = changed((tmp_path / "model.um").read_bytes(), _put("version", 1))
-        if refused:
-            with pytest.raises(FormatError, match="older version"):
-                load_bytes(tmp_path, old)
-        else:
-            assert load_bytes(tmp_path, old).recipe.rounds == 2
-
-
 def with_norms(about, tensors):
     """As of version 2: norms with random weights between the layers and the head, and layers behind them that undo these."""
     about["version"] = 2
@@ -190,7 +177,7 @@ def with_norms(about, tensors):
 
 def test_files_whose_norms_had_weights(tmp_path):
     net = um.example("asia")
-    model = random_model(net, preset="default", hidden=(8, 8, 8), student=8)
+    model = random_model(net, preset="default", hidden=(8, 8, 8), student=8, rounds=0)
     model.save(tmp_path / "model.um")
     data = (tmp_path / "model.um").read_bytes()
     old = changed(data, with_norms)
@@ -217,7 +204,7 @@ def test_files_whose_norms_had_weights(tmp_path):
 def test_files_without_gates_for_messages(tmp_path, heads, residual):
     """As of version 4: they answer as a file of today in which these are 0."""
     net = um.example("asia")
-    random_model(net, preset="default", hidden=(8, 8), heads=heads, residual=residual, student=0).save(tmp_path / "model.um")
+    random_model(net, preset="default", hidden=(8, 8), heads=heads, residual=residual, student=0, rounds=0).save(tmp_path / "model.um")
     data, names = (tmp_path / "model.um").read_bytes(), ["trunk.10", "trunk.11"] if residual else ["trunk.4", "trunk.5"]
     before = len(net) * (len(heads) + 1)  # a slot for each binary node
 
@@ -245,7 +232,7 @@ def test_files_without_gates_for_messages(tmp_path, heads, residual):
 @pytest.mark.parametrize(
     "change",
     [
-        _put("version", 8),
+        _put("version", 9),
         _put("version", None),
         _put("history", []),
         _put("history", None),
@@ -400,28 +387,13 @@ def test_models_have_a_limit_of_their_own(data, tmp_path, monkeypatch):
     assert path.read_bytes() == data
 
 
-@pytest.mark.parametrize(("states", "rounds", "refused"), [(3, 2, True), (3, 0, False), (2, 2, False)])
-def test_files_whose_beliefs_were_wrong(tmp_path, states, rounds, refused):
-    """As of version 6: with beliefs, and with nodes of three states and more."""
-    net = um.Network([um.Variable("a", tuple("xyz"[:states]))], {}, {"a": np.full(states, 1 / states)})
-    random_model(net, preset="small", hidden=(8,), rounds=rounds).save(tmp_path / "model.um")
-    old = changed((tmp_path / "model.um").read_bytes(), _put("version", 6))
+@pytest.mark.parametrize(("version", "rounds", "refused"), [(1, 2, True), (7, 2, True), (7, 0, False), (8, 2, False)])
+def test_files_that_started_from_other_beliefs(tmp_path, version, rounds, refused):
+    """As of version 7: a round was one step of every message."""
+    random_model(ASIA, preset="small", hidden=(8,), rounds=rounds).save(tmp_path / "model.um")
+    old = changed((tmp_path / "model.um").read_bytes(), _put("version", version))
     if refused:
-        with pytest.raises(FormatError, match="train it again"):
+        with pytest.raises(FormatError, match="older version, which started from other beliefs: train it again"):
             load_bytes(tmp_path, old)
     else:
         assert load_bytes(tmp_path, old).recipe.rounds == rounds
-
-
-def test_files_without_pairs(tmp_path):
-    """As of version 5: what they learnt started from beliefs that know no pairs, and so do their answers."""
-    random_model(um.medical(2, 4, 8, seed=1), preset="default", hidden=(8,), student=0).save(tmp_path / "model.um")
-
-    def of_version_5(about, tensors):
-        about["version"] = 5
-        del about["recipe"]["pairs"]
-
-    old = load_bytes(tmp_path, changed((tmp_path / "model.um").read_bytes(), of_version_5))
-    assert um.load_model(tmp_path / "model.um").recipe.pairs
-    assert not old.recipe.pairs
-    assert old._propagation.pairs is None

@@ -1,5 +1,3 @@
-import itertools
-
 import jax
 import numpy as np
 import pytest
@@ -7,7 +5,7 @@ import pytest
 import unimarg as um
 from unimarg.errors import UsageError
 from unimarg.masking import Fixed, Mixture, Rates, UniformRate
-from unimarg.presets import OPTIONS, PRESETS, crossing, recipe
+from unimarg.presets import OPTIONS, PRESETS, recipe
 from unimarg.trunk import Architecture
 
 ASIA = um.example("asia")
@@ -41,20 +39,6 @@ def test_every_preset_can_be_hashed_and_made_again(preset):
     assert made.preset == preset
     assert hash(made) == hash(recipe(ASIA, preset))
     assert made != recipe(ASIA, preset, batch=2)
-
-
-def chains(*lengths: int) -> um.Network:
-    names = [[f"c{n}_{i}" for i in range(length)] for n, length in enumerate(lengths)]
-    parents = {b: [a] for chain in names for a, b in itertools.pairwise(chain)}
-    mechanisms = {v: [[0.9, 0.1], [0.2, 0.8]] if v in parents else [0.5, 0.5] for chain in names for v in chain}
-    return um.Network([um.Variable(v) for chain in names for v in chain], parents, mechanisms)
-
-
-@pytest.mark.parametrize(("lengths", "crossed", "rounds"), [((1,), 0, 8), ((3, 13), 12, 12), ((13, 3), 12, 12), ((60,), 59, 24)])
-def test_messages_cross_the_network_in_the_rounds_of_default(lengths, crossed, rounds):
-    net = chains(*lengths)
-    assert crossing(net) == crossed
-    assert recipe(net, "default").rounds == rounds
 
 
 def test_changes_reach_recipe_and_architecture_at_once():

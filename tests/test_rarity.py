@@ -111,7 +111,7 @@ def test_wider_parts_make_the_same_batches(labels, rounds, monkeypatch):
     plan = replace(plan, steps_per_call=8)
     narrow = made_by(plan, given, 16)
     for rows in (64, 128, 512):
-        monkeypatch.setattr("unimarg.batches.LABEL_ENTRIES", rows * (plan.teacher.entries if plan.teacher else 1))
+        monkeypatch.setattr("unimarg.batches.LABEL_ENTRIES", rows * plan.row_entries)
         wide = replace(plan, half=True)
         assert wide.rows == rows
         # what only wider parts make is left out: messages learn from softened labels there

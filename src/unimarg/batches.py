@@ -31,7 +31,8 @@ from unimarg.rarity import CANDIDATES, rarer
 from unimarg.student import batch_rows
 from unimarg.trunk import dropout_noise
 
-LABEL_ENTRIES = 1 << 31  # of all cliques and rows that a GPU labels at once: 8 GB, several times
+LABEL_ENTRIES = 1 << 31  # of all rows that a GPU labels at once: 8 GB, several times
+ARRAYS = 8  # of all states, that labels without cliques take
 TAUGHT = 32  # samples, a power of two
 TRUNK_STEPS = 4  # of a GPU for each of the student and of the averages, likewise
 PARTICLES = 32  # samples of the posterior for each label
@@ -72,8 +73,13 @@ class Plan:
         """Samples that are labelled at once: a batch, and on a GPU, which wants wide work, as many as fit."""
         if not self.half:
             return self.recipe.batch
-        fits = LABEL_ENTRIES / (self.teacher.entries if self.teacher else 1)
+        fits = LABEL_ENTRIES / self.row_entries
         return min(self.samples_per_call, max(self.recipe.batch, 1 << int(np.log2(max(fits, 1)))))
+
+    @property
+    def row_entries(self) -> int:
+        """What the labels of a sample take while they are made."""
+        return self.teacher.entries if self.teacher else ARRAYS * len(self.ragged.cards) * self.ragged.largest
 
     @property
     def taught(self) -> int:

@@ -40,8 +40,8 @@ from unimarg.trunk import Architecture, Trunk
 Module = TypeVar("Module", Trunk, Student)
 
 # 1: messages did not start from belief propagation; up to 2: norms had weights; up to 3: no gates; 4: none for messages; up to 5: no pairs;
-# up to 6: beliefs of nodes of three states and more lost what told states apart that are likelier by far than the first
-VERSION, READABLE = 7, (1, 2, 3, 4, 5, 6, 7)
+# up to 7: a round of belief propagation was one step of every message
+VERSION, READABLE = 8, (1, 2, 3, 4, 5, 6, 7, 8)
 MAX_BYTES = 2**34  # the largest model that is written or read: the default preset on 10,000 nodes takes a hundredth in training
 TRIED = 1 << 12  # bytes that are written to see whether a folder takes files
 LONG = 40  # characters of an option that an error does not show
@@ -164,12 +164,8 @@ def _load(path: str | PathLike[str]) -> tuple[Marginalizer, Mapping[str, np.ndar
             raise FormatError(f"has the format version {about.get('version')!r}; this program reads {READABLE}", path)
         net = _network_from_arrays(about["network"], tensors["network"])
         made, ragged = _recipe_from_json(about["recipe"]), Ragged(tuple(net.cards.tolist()))
-        if about["version"] == 1 and made.rounds and "message" in made.architecture.heads:
-            raise FormatError("was trained by an older version, whose messages meant something else: train it again", path)
-        if about["version"] < 7 and made.rounds and ragged.largest > 2:
-            raise FormatError(
-                "was trained by an older version, whose beliefs of nodes of three states and more were wrong: train it again", path
-            )
+        if about["version"] < 8 and made.rounds:
+            raise FormatError("was trained by an older version, which started from other beliefs: train it again", path)
         if about["version"] < 3 and made.architecture.residual:
             tensors = _without_norms(tensors, len(made.architecture.hidden), bool(made.student))
         if about["version"] == 4 and made.architecture.gated:

@@ -22,8 +22,8 @@ from jax import lax
 
 from unimarg.compiled import by_row, log_p_of_block
 from unimarg.counter import Key, threefry
+from unimarg.gathers import by_blocks
 from unimarg.layout import MAX_NODES, Arrays, Layout, Schedule
-from unimarg.propagation import by_blocks
 from unimarg.ragged import Parts, Ragged, by_node, by_state, grouped
 
 BYTES, BYTES_ACCELERATED = 1 << 26, 1 << 32  # of the rows taken at once
