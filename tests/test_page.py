@@ -157,6 +157,7 @@ def test_a_service_that_is_being_prepared(browser):
         page = browser.new_page()
         page.goto(f"{client.server.address}/#clinic")
         page.wait_for_selector("#trust:has-text('the service is being prepared')")
+        page.wait_for_selector("#results .row")  # the badge may come first
         assert len(page.locator("#results .row").all()) > 10
         assert "follow when the service is prepared" in page.locator("#questions-note").inner_text()
         set_by_search(page, "fever", "high")

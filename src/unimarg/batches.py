@@ -77,7 +77,7 @@ class Plan:
         return min(self.samples_per_call, max(self.recipe.batch, 1 << int(np.log2(max(fits, 1)))))
 
     @property
-    def row_entries(self) -> int:
+    def row_entries(self) -> float:
         """What the labels of a sample take while they are made."""
         return self.teacher.entries if self.teacher else ARRAYS * len(self.ragged.cards) * self.ragged.largest
 

@@ -32,9 +32,9 @@ class Sums:
             there = np.arange(w) < degree[members][:, None]
             at = np.where(there, start[members][:, None] + np.arange(w), 0)
             chosen = rows[at] if len(rows) else at
-            self.classes.append((chosen.astype(np.int32), None if there.all() else there.astype(np.float32)))
+            self.classes.append((chosen, None if there.all() else there.astype(np.float32)))
             order.append(members)
-        self.place = np.argsort(np.concatenate(order)).astype(np.int32)
+        self.place = np.argsort(np.concatenate(order))
 
     def __call__(self, rows: jax.Array, combine: Callable[[jax.Array, jax.Array], jax.Array] = operator.add) -> jax.Array:
         """Or what another function of two makes of them, to which a row of zeros adds nothing."""
