@@ -34,7 +34,8 @@ from unimarg.ragged import Parts, Ragged
 MOST = 20.0  # log of the likeliest state over any other
 CERTAIN, SHRINK = -1e-7, 0.25  # log P(X = 0) of a noisy-or: the largest; what pairs leave of it at least, for they rule nothing out
 ROWS_ENTRIES, ROWS_ENTRIES_ACCELERATED = 1 << 26, 1 << 29  # of factors and messages, for the rows taken at once
-LEVELS = 48  # of nodes that hear of one another in one sweep; of more, neighbours are taken together
+LEVELS = 48, 24, 12, 6, 3, 1  # of nodes that hear of one another in one sweep; of more, neighbours are taken together
+GROUPS = 96  # more take long to compile: rather fewer levels
 
 Widths = dict[int, jax.Array]  # for each width [messages or nodes, width - 1, n]
 
@@ -109,10 +110,14 @@ class Propagation:
             noisy, own = isinstance(m, NoisyMax), int(self.widths[i])
             kinds.append((noisy, (own,) if noisy else (*sorted(self.widths[list(self.net.parents[i])].tolist()), own)))
         level = shared_levels(self.net, kinds)
-        level = level * LEVELS // max(int(level.max()) + 1, LEVELS)
+        depth = int(level.max()) + 1
         found: dict[tuple[int, bool, tuple[int, ...]], list[int]] = {}
-        for i, kind in enumerate(kinds):
-            found.setdefault((int(level[i]), *kind), []).append(i)
+        for levels in LEVELS:
+            found = {}
+            for i, kind in enumerate(kinds):
+                found.setdefault((int(level[i]) * levels // max(depth, levels), *kind), []).append(i)
+            if len(found) <= GROUPS:
+                break
         children = np.array(list(map(len, self.net.children)))
         return [  # by number of children, as their sums are made
             (None if noisy else shape, np.array(members)[np.argsort(children[members], kind="stable")])
@@ -265,26 +270,27 @@ def shared_levels(net: Network, kinds: Sequence[Hashable]) -> Ints:
     >>> shared_levels(um.example("asia"), ["root", "root", *["node"] * 6]).tolist()
     [0, 0, 1, 1, 1, 2, 3, 3]
     """
-    level = np.full(len(net), -1)
+    level = [-1] * len(net)
     count = Counter(kinds)
     for kind in sorted(count, key=lambda k: (count[k], str(k))):
         while open_ := [i for i in range(len(net)) if kinds[i] == kind and level[i] < 0]:
             least, most = _bounds(net, level)
-            here = most[open_].min()
+            here = min(most[i] for i in open_)
             chosen = {i for i in open_ if least[i] <= here}
-            behind = np.zeros(len(net), bool)  # a chosen one, which cannot share its level
+            behind = [False] * len(net)  # a chosen one, which cannot share its level
             for i, parents in enumerate(net.parents):
                 behind[i] = any(p in chosen or behind[p] for p in parents)
-            level[[i for i in chosen if not behind[i]]] = here
-    return level
+            for i in chosen:
+                level[i] = -1 if behind[i] else here
+    return np.array(level)
 
 
-def _bounds(net: Network, level: Ints) -> tuple[Ints, Ints]:
+def _bounds(net: Network, level: list[int]) -> tuple[list[int], list[int]]:
     """The first and last level that each node could have, given those that are fixed."""
-    least, most = np.maximum(level, 0), np.zeros(len(net), int)
-    for i, parents in enumerate(net.parents):
-        least[i] = max(least[i], max((least[p] + 1 for p in parents), default=0))
-    most[:] = least.max()
+    least: list[int] = []
+    for fixed, parents in zip(level, net.parents, strict=True):
+        least.append(max(fixed, max((least[p] + 1 for p in parents), default=0)))
+    most = [max(least)] * len(net)
     for i in range(len(net))[::-1]:
         most[i] = level[i] if level[i] >= 0 else most[i]
         for p in net.parents[i]:
