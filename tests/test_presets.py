@@ -41,6 +41,11 @@ def test_every_preset_can_be_hashed_and_made_again(preset):
     assert made != recipe(ASIA, preset, batch=2)
 
 
+def test_small_has_fewer_rounds_where_no_causes_compete():
+    clinical = um.medical(1, 2, 3, seed=1)
+    assert [recipe(net, preset).rounds for net in (ASIA, clinical) for preset in ("default", "small", "paper")] == [6, 4, 0, 6, 6, 0]
+
+
 def test_changes_reach_recipe_and_architecture_at_once():
     # each alone would not fit the preset: blocks of a residual trunk have one width
     made = recipe(ASIA, "small", hidden=[np.int64(64), 32], residual=False, batch=np.int64(8), learning_rate=np.float32(0.5))

@@ -19,10 +19,10 @@ from unimarg.counter import key_from_seed
 from unimarg.encoding import ENCODINGS, Encoding
 from unimarg.errors import UsageError, closest, whole_number
 from unimarg.masking import Among, LogUniformRate, Mask, Mixture, Prefix, UniformRate, leaves
-from unimarg.network import Network
+from unimarg.network import Network, NoisyMax
 from unimarg.trunk import MAX_WIDTH, Architecture
 
-ROUNDS, FEWER_ROUNDS = 6, 4  # of belief propagation in ``default`` and in ``small``
+ROUNDS, FEWER_ROUNDS = 6, 4  # of belief propagation; fewer in ``small``, but where causes of noisy-max nodes compete, which takes longer
 
 
 @dataclass(frozen=True)
@@ -118,9 +118,8 @@ def _mixed(net: Network) -> Mask:
 def _small(net: Network) -> Recipe:
     made = _default(net)
     architecture = replace(made.architecture, hidden=(256,) * 2, heads=("marginal",))
-    return replace(
-        made, preset="small", architecture=architecture, batch=256, learning_rate=3e-3, student=0, rounds=FEWER_ROUNDS, pairs=False
-    )
+    rounds = ROUNDS if any(isinstance(m, NoisyMax) for m in net.mechanisms) else FEWER_ROUNDS
+    return replace(made, preset="small", architecture=architecture, batch=256, learning_rate=3e-3, student=0, rounds=rounds, pairs=False)
 
 
 def _default(net: Network) -> Recipe:
