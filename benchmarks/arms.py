@@ -38,8 +38,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
-import optax.contrib
+from muon import muon_for_layers
 from one_shot import named, truths
 
 from unimarg import trainer, training
@@ -70,7 +69,7 @@ ARMS: dict[str, dict[str, Any]] = {
     "propagation": {"trunk": "untrained"},
     "prior": {"rounds": 0},
     "ungated": {"gated": False},
-    "muon": {"optimizer": "muon", "learning_rate": 1e-2},
+    "muon": {"optimizer": "muon", "learning_rate": 1e-3},
 }
 TOKENS_PER_CALL = 1 << 23
 
@@ -175,7 +174,7 @@ def train_arm(net: Network, arm: str, seconds: float, seed: int, extra: dict[str
     run = trainer._Run(net, made, seed, trainer.Budget(seconds, None), time.perf_counter(), None, None)
     adam = training.optimizer
     if optimizer == "muon":
-        training.optimizer = lambda recipe: optax.chain(optax.clip_by_global_norm(1.0), optax.contrib.muon(1.0))
+        training.optimizer = lambda recipe: muon_for_layers()
     state = training.initial_state(run.plan, seed)
     if kind in ("transformer", "edge"):
         trunk = make_transformer(net, run.ragged, seed, kind == "edge", kernel)
