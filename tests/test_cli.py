@@ -319,6 +319,28 @@ def test_an_interrupt_while_garbage_is_collected_is_not_lost(monkeypatch, where)
         signal.signal(signal.SIGINT, before)
 
 
+@pytest.mark.parametrize(("verb", "ends"), [("query", True), ("train", False)])
+def test_an_interrupt_that_others_dropped_is_sent_again(monkeypatch, verb, ends):
+    """But not to what is saving."""
+    monkeypatch.setattr(cli, "A_WHILE", 0.01)
+    monkeypatch.setattr(cli, "AGAIN", 0.05)
+
+    def work(_: object) -> None:
+        with contextlib.suppress(KeyboardInterrupt):  # as compilers do
+            signal.raise_signal(signal.SIGINT)
+        time.sleep(10 if ends else 0.5)
+
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        monkeypatch.setattr(cli, "app", work)
+        began = time.monotonic()
+        with pytest.raises(KeyboardInterrupt) if ends else contextlib.nullcontext():
+            cli.main([verb])
+        assert time.monotonic() - began < 5
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
 def test_a_reader_that_goes_away():
     with endless_sampling() as process:
         process.stdout.read(100)

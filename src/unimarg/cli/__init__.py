@@ -29,6 +29,8 @@ TO_A_FILE = ("convert", "reproduce", "score", "train")  # verbs whose answer is 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 SERVICES = ("demo", "serve")
 A_WHILE = 0.7  # seconds after which Ctrl-C is seen not to have ended a command
+SAVES = ("score", "train")  # verbs that Ctrl-C tells to save, which must not be interrupted
+AGAIN = 3.0  # seconds after which it is sent again to the others, for code of other libraries may have dropped it
 
 
 def run() -> None:
@@ -55,7 +57,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     words = sys.argv[1:] if arguments is None else list(arguments)
     try:
         _open_streams(words)
-        with _interruptible(), warnings.catch_warnings():
+        with _interruptible(not words or words[0] not in SAVES), warnings.catch_warnings():
             warnings.simplefilter("default", UserWarning)
             warnings.showwarning = _warn
             try:
@@ -100,8 +102,8 @@ def _let_go() -> None:
 
 
 @contextmanager
-def _interruptible() -> Iterator[None]:
-    """Ctrl-C always ends a command, also where it comes while garbage is collected."""
+def _interruptible(again: bool = True) -> Iterator[None]:
+    """Ctrl-C always ends a command, also where it comes while garbage is collected; ``again``: where it was dropped on the way, too."""
     if threading.current_thread() is not threading.main_thread() or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
         yield
         return
@@ -109,7 +111,7 @@ def _interruptible() -> Iterator[None]:
     gc.callbacks.insert(0, interrupt.watch)
     signal.signal(signal.SIGINT, interrupt)
     try:
-        with _heard():
+        with _heard(interrupt, again):
             yield
     finally:
         signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -117,12 +119,15 @@ def _interruptible() -> Iterator[None]:
 
 
 @contextmanager
-def _heard() -> Iterator[None]:
-    """Says that Ctrl-C was heard where it takes a while: what is being compiled, or read by another library, has to end first."""
+def _heard(interrupt: _Interrupt, again: bool) -> Iterator[None]:
+    """Says that Ctrl-C was heard where it takes a while: what is being compiled, or read by another library, has to end first.
+
+    What is raised while something is compiled may be dropped there, and the command would go on to its end.
+    """
     if os.name != "posix":
         yield
         return
-    (reading, writing), over = os.pipe(), threading.Event()
+    (reading, writing), over, main = os.pipe(), threading.Event(), threading.main_thread().ident or 0
     os.set_blocking(writing, False)
     before = signal.set_wakeup_fd(writing)
 
@@ -131,6 +136,9 @@ def _heard() -> Iterator[None]:
             pass
         if number and not over.wait(A_WHILE):
             print("unimarg: stopping as soon as this step ends", file=sys.stderr, flush=True)
+            while again and not over.wait(AGAIN):
+                if interrupt.raised:
+                    signal.pthread_kill(main, signal.SIGINT)
 
     listener = threading.Thread(target=listen, daemon=True)
     listener.start()
@@ -151,7 +159,7 @@ class _Interrupt:
     """
 
     def __init__(self) -> None:
-        self.collecting = False
+        self.collecting = self.raised = False
 
     def watch(self, phase: str, _: object) -> None:
         self.collecting = phase == "start"
@@ -162,6 +170,7 @@ class _Interrupt:
         while frame is not None and not dropped:  # callbacks at the end of a collection
             dropped, frame = frame.f_code in callbacks, frame.f_back
         if not dropped:
+            self.raised = True
             raise KeyboardInterrupt
         again = threading.Timer(0.01, signal.pthread_kill, (threading.main_thread().ident, number))
         again.daemon = True
