@@ -1,7 +1,6 @@
 import contextlib
 import csv
 import errno
-import gc
 import json
 import os
 import re
@@ -16,7 +15,6 @@ import numpy as np
 import pytest
 
 import unimarg as um
-from unimarg import cli
 from unimarg.cli import main
 from unimarg.cli.common import findings_of
 
@@ -252,93 +250,8 @@ def test_interrupted_sampling_leaves_nothing_behind(tmp_path, output):
             process.stdout.read(10_000)
         process.send_signal(signal.SIGINT)
         _, err = process.communicate(timeout=30)
-    assert process.returncode not in (0, 2, -signal.SIGKILL)
-    assert b"Traceback" not in err
+    assert (process.returncode, err) == (130, b"")
     assert not list(tmp_path.iterdir())
-
-
-def test_an_interrupt_that_has_to_wait_is_heard(monkeypatch, capsys):
-    """As where something is compiled: Python's own handler runs after it."""
-    monkeypatch.setattr("unimarg.cli.A_WHILE", 0.05)
-
-    def wait(*_: object) -> None:
-        before = signal.signal(signal.SIGINT, lambda *_: None)
-        signal.raise_signal(signal.SIGINT)
-        end = time.monotonic() + 10
-        while time.monotonic() < end and "stopping" not in (said := capsys.readouterr().err):
-            time.sleep(0.01)
-        signal.signal(signal.SIGINT, before)
-        heard.append(said)
-
-    heard: list[str] = []
-    monkeypatch.setattr("unimarg.cli.app", wait)
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    try:
-        main([])
-    finally:
-        signal.signal(signal.SIGINT, before)
-    assert heard == ["unimarg: stopping as soon as this step ends\n"]
-
-
-class Garbage:
-    """Refers to itself, and is interrupted when it is collected."""
-
-    def __init__(self) -> None:
-        self.own = self
-
-    def __del__(self) -> None:
-        signal.raise_signal(signal.SIGINT)
-
-
-@pytest.mark.parametrize("where", ["start", "stop", "finaliser"])
-def test_an_interrupt_while_garbage_is_collected_is_not_lost(monkeypatch, where):
-    sent = []
-
-    def interrupted(phase: str, _: object) -> None:
-        if phase == where and not sent:
-            sent.append(True)
-            signal.raise_signal(signal.SIGINT)
-
-    def work(_: object) -> None:
-        gc.callbacks.append(interrupted)
-        if where == "finaliser":
-            Garbage()
-        gc.collect()
-        time.sleep(20)
-
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    try:
-        monkeypatch.setattr(cli, "app", work)
-        began = time.monotonic()
-        with pytest.raises(KeyboardInterrupt):
-            cli.main([])
-        assert time.monotonic() - began < 10
-        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
-    finally:
-        gc.callbacks.remove(interrupted)
-        signal.signal(signal.SIGINT, before)
-
-
-@pytest.mark.parametrize(("verb", "ends"), [("query", True), ("train", False)])
-def test_an_interrupt_that_others_dropped_is_sent_again(monkeypatch, verb, ends):
-    """But not to what is saving."""
-    monkeypatch.setattr(cli, "A_WHILE", 0.01)
-    monkeypatch.setattr(cli, "AGAIN", 0.05)
-
-    def work(_: object) -> None:
-        with contextlib.suppress(KeyboardInterrupt):  # as compilers do
-            signal.raise_signal(signal.SIGINT)
-        time.sleep(10 if ends else 0.5)
-
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    try:
-        monkeypatch.setattr(cli, "app", work)
-        began = time.monotonic()
-        with pytest.raises(KeyboardInterrupt) if ends else contextlib.nullcontext():
-            cli.main([verb])
-        assert time.monotonic() - began < 5
-    finally:
-        signal.signal(signal.SIGINT, before)
 
 
 def test_a_reader_that_goes_away():

@@ -30,8 +30,8 @@ run_steps = t.run_steps
 t.run_steps = lambda *given: (time.sleep(0.03), run_steps(*given))[1]
 t.CHECKPOINT_SECONDS = 0.05
 t._Run._steps_per_call = lambda self, accelerated, teacher: {CALL}
-from unimarg.cli import main
-main(sys.argv[1:])
+from unimarg.cli import run
+run()
 """
 
 
@@ -293,12 +293,50 @@ def test_a_time_that_is_too_short_says_so(tmp_path, capsys, monkeypatch):
     assert "--preset small" not in err
 
 
-def test_stopped_before_the_first_step(tmp_path, capsys, monkeypatch):
-    def interrupted(*_, **__):
-        raise KeyboardInterrupt
+STUCK = """
+import hashlib, signal, time
+import unimarg.trainer as t
+def train(*_, progress, **__):
+    steps = {steps}
+    while steps and progress(t.Progress(1, 2, 0.0, 1.0, 0.0)) is not True:
+        print("step", flush=True)
+        time.sleep(0.02)
+    print("busy", flush=True)
+    hashlib.pbkdf2_hmac("sha256", b"", b"", 2_000_000_000)  # as a compiler is: no exception reaches it
+t.train = train
+signal.signal(signal.SIGINT, signal.default_int_handler)
+from unimarg.cli import run
+run()
+"""
 
-    monkeypatch.setattr(trainer, "train", interrupted)
-    code, _, err = run(capsys, "train", "asia", "-o", str(tmp_path / "m.um"))
-    assert code == 130
-    assert "stopped without saving" in err
-    assert not list(tmp_path.iterdir())
+
+@pytest.mark.parametrize(("number", "steps"), [(signal.SIGINT, False), (signal.SIGTERM, False), (signal.SIGINT, True)])
+def test_stopped_without_saving(tmp_path, number, steps):
+    """At once before the first step, else by the second signal; what was there stays."""
+    path = tmp_path / "m.um"
+    path.write_bytes(b"another model")
+    command = [sys.executable, "-c", STUCK.format(steps=steps), "train", "asia", "-o", str(path), "--force"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout.readline() == ("step\n" if steps else "busy\n")
+        process.send_signal(number)
+        if steps:
+            while process.stdout.readline() != "busy\n":
+                pass
+            process.send_signal(number)
+        began = time.monotonic()
+        _, err = process.communicate(timeout=60)
+    assert time.monotonic() - began < 5
+    assert process.returncode == 130
+    assert err.endswith(f"unimarg: stopped without saving; {path} is as it was last saved\n")
+    assert [file.name for file in tmp_path.iterdir()] == ["m.um"]
+    assert path.read_bytes() == b"another model"
+
+
+def test_a_long_step_is_waited_for_aloud(tmp_path):
+    program = STUCK.format(steps=True).replace("2_000_000_000", "5_000_000")
+    command = [sys.executable, "-c", program, "train", "asia", "-o", str(tmp_path / "m.um")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout.readline() == "step\n"
+        process.send_signal(signal.SIGINT)
+        assert process.stderr.readline() == "unimarg: stopping as soon as this step ends (Ctrl-C again: at once)\n"
+        process.kill()

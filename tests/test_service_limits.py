@@ -348,11 +348,11 @@ def test_who_is_being_answered_at_the_end_is_answered(endless):
 
 
 SLOW = """
-import sys, time
-from unimarg.cli import main
+import time
+from unimarg.cli import run
 from unimarg.service.served import Served
 Served.warm_up = lambda self, stop: time.sleep(30)
-main(sys.argv[1:])
+run()
 """
 
 
@@ -368,7 +368,7 @@ def test_the_command_says_at_once_where_it_is_and_ends_at_once(number):
 
 
 def test_the_command_serves_until_it_is_told_to_stop():
-    command = [sys.executable, "-c", "from unimarg.cli import main; main()", "serve", "asia", "--port", "0"]
+    command = [sys.executable, "-c", "from unimarg.cli import run; run()", "serve", "asia", "--port", "0"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=os.environ) as process:
         assert process.stdout is not None
         line = process.stdout.readline()
@@ -384,13 +384,12 @@ def test_the_command_serves_until_it_is_told_to_stop():
 
 
 DEMO = """
-import sys
 from models import random_model
 from serving import clinic_like
 from unimarg import demo
-from unimarg.cli import main
+from unimarg.cli import run
 demo.run = lambda: random_model(clinic_like())
-main(sys.argv[1:])
+run()
 """
 
 

@@ -93,7 +93,7 @@ def train(
     checkpoint: str | PathLike[str] | None = None,
     resume: bool = False,
     force: bool = False,
-    progress: Callable[[Progress], None] | None = None,
+    progress: Callable[[Progress], object] | None = None,
     held_out: int = 0,
     **options: Any,
 ) -> Marginalizer:
@@ -105,7 +105,8 @@ def train(
     or "exact" posteriors, means of "weighted" samples, or outcomes made "soft"), ``rare=0`` (no preference for rare findings),
     ``virtual=0.2`` (that share of what is shown as uncertain findings).
     With ``checkpoint`` the run is saved in that file every minute and at the end; a model that is there, finished or not, is written over
-    with ``force`` only, and ``resume`` goes on with an unfinished one. Ctrl-C ends a run early: what there is, is saved and returned.
+    with ``force`` only, and ``resume`` goes on with an unfinished one. Ctrl-C, or a ``progress`` that answers True, ends a run early, which
+    is saved and returned as it is.
     ``held_out`` evidence sets, of the family ``random``, are judged every few seconds: the mean absolute error goes to ``progress``
     and, as (step, error), into the model's history. Their answers are exact, or where that is out of reach from a long run of importance
     sampling, whose mean standard error the history has too; the time to find them is not of the budget. The weights do not depend on it.
@@ -146,7 +147,7 @@ class _Run:
         limits: Budget,
         start: float,
         path: str | PathLike[str] | None,
-        progress: Callable[[Progress], None] | None,
+        progress: Callable[[Progress], object] | None,
         held_out: int = 0,
     ):
         self.net, self.recipe, self.seed, self.limits = net, made, seed, limits
@@ -259,7 +260,8 @@ class _Run:
                 if self.progress:
                     rate = (int(self.state.step) - first) * self.recipe.batch / (now - begin)
                     held_out = self.held_out.measured[-1][1] if self.held_out else None
-                    self.progress(Progress(int(self.state.step), steps, loss, rate, now - self.start, held_out))
+                    if self.progress(Progress(int(self.state.step), steps, loss, rate, now - self.start, held_out)) is True:
+                        break
                 if self.path and now - saved > CHECKPOINT_SECONDS:
                     saved = now
                     try:
@@ -268,7 +270,7 @@ class _Run:
                         warnings.warn(f"{e}; the training goes on", stacklevel=2)
         except KeyboardInterrupt:
             return False
-        return True
+        return int(self.state.step) >= steps
 
     def _judge(self) -> None:
         if self.held_out:

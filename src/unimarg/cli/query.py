@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import json
-import signal
-import threading
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -27,6 +24,7 @@ from unimarg.cli.common import (
     state_named,
     variables_of,
 )
+from unimarg.cli.interrupt import INTERRUPTED, keeping
 from unimarg.errors import UsageError
 from unimarg.exact import DEFAULT_MEMORY
 
@@ -162,7 +160,7 @@ def _query_marginals(
     from unimarg.marginalizer import Marginalizer
 
     ask: Any = source.query if isinstance(source, Marginalizer) else partial(infer, source)
-    with terminal.sampling_bar(options.get("samples"), options.get("seconds")) as show, _Stop(show) as stop:
+    with terminal.sampling_bar(options.get("samples"), options.get("seconds")) as show, keeping(stop := _Stop(show)):
         post = ask(findings, targets or None, method=method, progress=stop.progress, **options)
     post = replace(post, message=stop.say(post.samples, post.message))
     shown = [name for name in post if targets or name not in findings] or list(post)
@@ -178,27 +176,14 @@ def _query_marginals(
 
 
 class _Stop:
-    """Ctrl-C ends the sampling with what there is; a second one ends everything, and so does one before there are samples."""
+    """Ctrl-C ends the sampling with what there is, if there are samples."""
 
     def __init__(self, show: Callable[[int, float], object] | None):
         self.show, self.drawn, self.stopped = show, 0, False
-        self.before = signal.getsignal(signal.SIGINT)
-        self.possible = callable(self.before) and threading.current_thread() is threading.main_thread()
 
-    def __enter__(self) -> _Stop:
-        if self.possible:
-            signal.signal(signal.SIGINT, self.interrupt)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self.possible:
-            signal.signal(signal.SIGINT, self.before)
-
-    def interrupt(self, number: int, frame: FrameType | None) -> None:
-        if self.drawn and not self.stopped:
-            self.stopped = True
-        elif callable(self.before):
-            self.before(number, frame)
+    def __call__(self) -> bool:
+        self.stopped = self.drawn > 0
+        return self.stopped
 
     def progress(self, samples: int, seconds: float) -> bool:
         self.drawn = samples
@@ -212,7 +197,7 @@ class _Stop:
 
     def exit(self, status: str) -> None:
         if self.stopped or status == "failed":
-            raise typer.Exit(130 if self.stopped else 1)
+            raise typer.Exit(INTERRUPTED if self.stopped else 1)
 
 
 def _query_joint(
@@ -223,7 +208,7 @@ def _query_joint(
     from unimarg.marginalizer import Marginalizer
 
     ask: Any = source.joint if isinstance(source, Marginalizer) else partial(joint, source)
-    with terminal.sampling_bar(options.get("samples"), options.get("seconds")) as show, _Stop(show) as stop:
+    with terminal.sampling_bar(options.get("samples"), options.get("seconds")) as show, keeping(stop := _Stop(show)):
         frame = ask(findings, names, method=method, progress=stop.progress, **options)
     frame.attrs["message"] = stop.say(frame.attrs["samples"], frame.attrs["message"])
     if as_json:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import signal
-import sys
 import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -13,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from unimarg.cli.common import JsonOption, ModelArgument, TargetOption, app, source_of, variables_of
+from unimarg.cli.interrupt import keeping
 
 if TYPE_CHECKING:
     from unimarg.bulk.scoring import Scored
@@ -54,13 +53,19 @@ def score(
     net, model = source_of(network, method)
     targets = variables_of(net, target) if target else None
     _tell_of_numbers(net, rows)
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # a polite kill is a Ctrl-C
-    try:
-        with terminal.scoring_bar() as progress:
-            done = score(model or net, rows, output, targets, method=method, keep=keep or [], errors=errors, progress=progress)
-    except KeyboardInterrupt:
-        print("unimarg: interrupted; the same command goes on from here", file=sys.stderr)
-        sys.exit(130)
+    stored = False
+
+    def lost() -> str:
+        return "interrupted; the same command goes on from here" if stored else "interrupted before the first rows were stored"
+
+    with keeping(lambda: False, lost, terminated=True), terminal.scoring_bar() as show:
+
+        def progress(rows: int, share: float) -> None:
+            nonlocal stored
+            stored = True
+            show(rows, share)
+
+        done = score(model or net, rows, output, targets, method=method, keep=keep or [], errors=errors, progress=progress)
     if as_json:
         print(json.dumps({"file": str(output), **dataclasses.asdict(done)}, indent=2))
     else:

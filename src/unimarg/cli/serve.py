@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from unimarg.cli.common import app, model_of, network_of
+from unimarg.cli.interrupt import not_listening
 from unimarg.errors import UsageError
 
 if TYPE_CHECKING:
@@ -82,11 +83,12 @@ def _run(listening: socket, models: Mapping[str, Marginalizer | Network], limits
         print(f"ready after {time.perf_counter() - began:.0f} s", flush=True)
 
     server = make_server(application, started, ready)
-    for number in (signal.SIGINT, signal.SIGTERM):
-        # uvicorn has its own while it runs, and passes the signal on when it has ended well
-        signal.signal(number, lambda *_: setattr(server, "should_exit", True))
     began = time.perf_counter()
-    server.run([listening])
+    with not_listening():
+        for number in (signal.SIGINT, signal.SIGTERM):
+            # uvicorn has its own while it runs, and passes the signal on when it has ended well
+            signal.signal(number, lambda *_: setattr(server, "should_exit", True))
+        server.run([listening])
     if not server.service.ready:
         sys.stdout.flush()
         sys.stderr.flush()

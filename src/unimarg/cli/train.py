@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from unimarg.cli.common import JsonOption, NetworkArgument, SeedOption, app, network_of, variables_of
 from unimarg.cli.inspect import model_facts
+from unimarg.cli.interrupt import INTERRUPTED, keeping
 from unimarg.errors import UsageError, closest
+
+if TYPE_CHECKING:
+    from unimarg.trainer import Progress
 
 FEW_STEPS = 100
 # as presets.OPTIONS has them, which takes long to import
@@ -27,6 +32,26 @@ ChangeOption = Annotated[
         help=f"A change to the preset, such as rounds=6 or hidden=[512,512]. Repeatable. Names: {NAMES}.",
     ),
 ]
+
+
+class _Stop:
+    """Ctrl-C saves a training that has taken a step."""
+
+    def __init__(self, show: Callable[[Progress], object], output: Path):
+        self.show, self.output = show, output
+        self.begun = self.stopped = False
+
+    def __call__(self) -> bool:
+        self.stopped = self.begun
+        return self.stopped
+
+    def progress(self, now: Progress) -> bool:
+        self.begun = True
+        self.show(now)
+        return self.stopped
+
+    def lost(self) -> str:
+        return "stopped without saving" + (f"; {self.output} is as it was last saved" if self.output.exists() else "")
 
 
 @app.command()
@@ -53,8 +78,6 @@ def train(
 
     Example: unimarg train alarm -o alarm.um --budget 2min
     """
-    import signal
-
     from unimarg import masking, terminal
     from unimarg.checkpoint import check_name, unfinished
     from unimarg.trainer import parse_budget, train
@@ -65,14 +88,11 @@ def train(
     options = dict(map(_option, option or []))
     if resume and (run := unfinished(output)):
         print(f"unimarg: note: going on from step {run[0]} of {run[1]}, which is what the run's first --budget came to", file=sys.stderr)
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # a polite kill is a Ctrl-C
-    try:
-        with terminal.training_bar() as progress:
-            options |= {"mask": mask, "checkpoint": output, "resume": resume, "force": force, "progress": progress, "held_out": held_out}
+    with terminal.training_bar() as show:
+        stop = _Stop(show, output)
+        options |= {"mask": mask, "checkpoint": output, "resume": resume, "force": force, "progress": stop.progress, "held_out": held_out}
+        with keeping(stop, stop.lost, terminated=True):
             model = train(net, preset, budget, seed, **options)
-    except KeyboardInterrupt:
-        print("unimarg: stopped without saving", file=sys.stderr)  # before the first step, or while saving
-        raise
     facts = model_facts(model)
     if as_json:
         print(json.dumps({"file": str(output), **facts}, indent=2))
@@ -81,8 +101,9 @@ def train(
         steps = f"{facts['steps']:,} step{'s' * (facts['steps'] != 1)}"
         print(f"{output}: {facts['weights']:,} weights, {steps} in {facts['training_seconds']:.0f} s{error}")
     if not facts["finished"]:
-        print("unimarg: stopped early; the same command with --resume goes on", file=sys.stderr)
-        sys.exit(130)
+        instead = " in place of --force" if force else ""
+        print(f"unimarg: stopped early; the same command with --resume{instead} goes on", file=sys.stderr)
+        sys.exit(INTERRUPTED)
     if facts["steps"] < FEW_STEPS and parse_budget(budget).seconds is not None:
         advice = "a larger --budget" + " or --preset small" * (preset != "small")
         print(f"unimarg: note: too few steps to have learnt much, most of the time was preparation; {advice} would help", file=sys.stderr)

@@ -20,6 +20,7 @@ MAX_BYTES = 2**30  # the largest network file, unpacked, that is read
 MAX_GZIP_RATIO = 100
 HARMLESS_BYTES = 2**25
 _CHUNK = 2**20
+_unfinished: set[str] = set()  # files that are being written and have no name yet
 
 
 def path_of(path: object) -> str:
@@ -135,6 +136,7 @@ def _replacing(target: str) -> Iterator[IO[bytes]]:
     folder, name = os.path.split(target)
     temporary = os.path.join(folder, f".{name[:100]}.{secrets.token_hex(6)}.tmp")
     # unlike tempfile's, this mode respects the umask
+    _unfinished.add(temporary)
     handle = os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY | getattr(os, "O_BINARY", 0), 0o666)
     try:
         with open(handle, "wb") as f:
@@ -148,7 +150,16 @@ def _replacing(target: str) -> Iterator[IO[bytes]]:
         with contextlib.suppress(OSError):
             os.unlink(temporary)
         raise
+    finally:
+        _unfinished.discard(temporary)
     _sync_folder(folder)
+
+
+def remove_unfinished() -> None:
+    """For a process that ends while others of its threads write."""
+    for temporary in tuple(_unfinished):
+        with contextlib.suppress(OSError):
+            os.unlink(temporary)
 
 
 def _sync_folder(folder: str) -> None:
