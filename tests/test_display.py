@@ -112,6 +112,9 @@ def test_part_of_a_network(tmp_path, capsys):
     code, _, err = run(capsys, "info", "clinic", "--plot", str(picture))
     assert (code, f"around={name!r} (--around {name}), for example" in err) == (2, True)
     assert run(capsys, "info", "clinic", "--plot", str(picture), "--around", name)[0] == 0  # what it says works
+    for alone in (("--around", "asthma"), ("--distance", "2")):
+        code, _, err = run(capsys, "info", "clinic", *alone)
+        assert (code, "give --plot" in err) == (2, True)
     code, _, err = run(capsys, "info", "clinic", "--plot", str(picture), "--around", "asthma", "--distance", "9")
     assert (code, "--distance" in err) == (2, True)
 

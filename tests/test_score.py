@@ -357,6 +357,25 @@ def test_a_run_of_a_network_goes_on_with_that_network_only(tmp_path, monkeypatch
     assert list(pd.read_csv(tmp_path / "out.csv")["row"]) == list(range(10))
 
 
+def test_a_large_table_comes_in_a_thousand_parts(tmp_path):
+    """Row by row too, and a part without errors is one file."""
+    rows = 200_000
+    line = ",".join(["yes"] * len(ASIA)) + "\n"
+    (tmp_path / "rows.csv").write_text(",".join(ASIA.names) + "\n" + line * rows)
+    seen: list[int] = []
+
+    def stop(done: int, share: float) -> None:
+        seen.append(done)
+        if len(seen) == 3:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        score(ASIA, tmp_path / "rows.csv", tmp_path / "out.csv", ["lung"], progress=stop)
+    assert 150 < seen[0] < 300
+    assert seen == [seen[0] * n for n in (1, 2, 3)]
+    assert sorted(file.name for file in (tmp_path / "out.csv.parts").iterdir()) == [*(f"{n:06}.csv" for n in range(3)), "job.json"]
+
+
 def test_a_run_of_a_model_goes_on_with_that_model_only(tmp_path, monkeypatch):
     """Its student and its network's tables count too, since auto and exact answer by them."""
     monkeypatch.setattr(module, "ONE_BY_ONE", 4)

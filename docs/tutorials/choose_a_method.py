@@ -33,7 +33,7 @@ try:
 except um.TooExpensiveError as e:
     print(e.predicted_bytes > 1000)  # -> True
 
-# %% On such networks auto samples. clinic has 248 variables; all its marginals at once would need terabytes.
+# %% On such networks auto samples. clinic has 248 variables; all its marginals at once need more memory than it may take.
 post = um.infer(um.example("clinic"), {"fever": "high", "cough": "productive"}, ["pneumonia", "influenza"], target_error=0.01)
 print(post.method, post.status)  # -> lookahead ok
 

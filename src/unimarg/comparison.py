@@ -322,6 +322,7 @@ def remarks(table: pd.DataFrame) -> Iterator[str]:
     for (method, message, status), part in _parts(table, "method", "message", "status"):
         if status == "error":
             yield f"{method} gave no answer for {len(part)} set{'s' * (len(part) > 1)}: {message}"
+    yield "mean from, mean to: the 95% interval of the mean over evidence sets"
 
 
 def markdown(table: pd.DataFrame) -> str:

@@ -72,8 +72,9 @@ class Parts:
         return self.folder / f"{n:06}.errors.csv"
 
     def write(self, n: int, answers: Columns, errors: Iterable[Sequence[object]], types: Mapping[str, Any]) -> None:
-        """The errors first: where the answers are, the part is complete."""
-        write_bytes(str(self._errors(n)), _csv(errors).encode())
+        """The errors first, if there are any: where the answers are, the part is complete."""
+        if text := _csv(errors):
+            write_bytes(str(self._errors(n)), text.encode())
         with replacing(str(self._answers(n))) as out:
             if self.parquet:
                 _arrow("parquet").write_table(_table(answers, types), out, use_dictionary=False, compression="none")
@@ -87,7 +88,7 @@ class Parts:
         with replacing(str(self.errors)) if self.errors else io.BytesIO() as out:
             out.write(_csv([error_header]).encode())
             for n in parts:
-                data = self._errors(n).read_bytes()
+                data = self._errors(n).read_bytes() if self._errors(n).exists() else b""
                 count += sum(1 for _ in csv.reader(io.StringIO(data.decode(), newline="")))
                 out.write(data)
         with replacing(str(self.output)) as out:

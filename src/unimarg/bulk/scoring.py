@@ -32,7 +32,7 @@ METHODS = ("um", "auto", "exact")  # the first needs a trained model
 BATCH_STATES = 1 << 23  # probabilities of a batch: some tens of megabytes
 FEWEST, MOST = 4096, 16384  # rows of a batch
 OF_A_ROW = 256  # numbers that remembering an answer takes beside its probabilities
-ONE_BY_ONE = 64  # where each row takes its time
+ONE_BY_ONE = 64  # at least, where each row takes its time; and a thousandth of a large table
 
 Progress = Callable[[int, float], None]  # rows so far, share of the input
 
@@ -82,7 +82,7 @@ def score(
     answers = _Answers(net, model, table, nodes, method, list(keep))
     size = min(max(BATCH_STATES // int(net.cards.sum()), FEWEST), MOST)
     if method != "um" and not answers.together(size):
-        size = ONE_BY_ONE
+        size = min(max(answers.expected // 1000, ONE_BY_ONE), size)
     _check_files(table.path, Path(output), None if errors is None else Path(errors))
     job = {"input": _stamp(table.path), "model": digest(net, model), "columns": table.columns, "targets": [net.names[i] for i in nodes]}
     job |= {"method": method, "keep": list(keep), "rows": size}
@@ -128,6 +128,7 @@ class _Answers:
         self.types = {name: getattr(table, "types", {}).get(name, "string") for name in keep}
         self.names = [f"{net.names[i]}={state}" for i in nodes for state in net.variables[i].states]
         self.exact: ExactTable | None = None  # the program for all rows, if there is one
+        self.expected = 0  # rows, about
         self.known: dict[bytes, Answer | str] = {}  # answers row by row, by the row
         self.doubtful, self.unseen = 0, set[int]()  # rows with findings that training never showed, and the nodes of these
         extra = [] if method == "um" else ["method", "status", "largest_error"]
@@ -168,6 +169,7 @@ class _Answers:
         first = next(self.table.batches(rows, 0), None)
         if first is not None:
             states, wrong = states_of(self.net, self.table.columns, first)
+            self.expected = int(len(states) / first.share) if first.share > 0 else 0
             observed = [self.net.index[name] for name in self.table.columns if name in self.net.index]
             self.exact = worthwhile(self.net, np.delete(states, list(wrong), axis=0), observed, self.nodes, first.share)
         return self.exact is not None

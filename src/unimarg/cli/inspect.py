@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from unimarg.marginalizer import Marginalizer
     from unimarg.network import Network
 
+NEAR = 1  # arcs
+
 
 @app.command()
 def info(
@@ -24,7 +26,7 @@ def info(
     variables: Annotated[bool, typer.Option("--variables", help="List the variables too, with their states and parents.")] = False,
     plot: Annotated[Path | None, typer.Option("--plot", help="Draw the graph too: .png, .svg or .pdf.")] = None,
     around: Annotated[str | None, typer.Option(help="Draw only what is near this variable.")] = None,
-    distance: Annotated[int, typer.Option(help="How many arcs are near.")] = 1,
+    distance: Annotated[int, typer.Option(help="How many arcs are near.")] = NEAR,
     as_json: JsonOption = False,
 ) -> None:
     """Describe a network or a trained model.
@@ -32,6 +34,8 @@ def info(
     Example: unimarg info alarm --variables --plot alarm.png
     """
     net, model = source_of(network)
+    if plot is None and (around is not None or distance != NEAR):
+        raise UsageError("--around and --distance say what of the graph to draw: give --plot, a file for the picture, too")
     if plot is not None:
         from unimarg.drawing import network_figure
         from unimarg.plots import check_path, save

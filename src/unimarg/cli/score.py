@@ -89,4 +89,4 @@ def _tell_of_numbers(net: Network, rows: Path) -> None:
 def _tell(done: Scored, output: Path, errors: Path | None) -> None:
     resumed = f", {done.resumed:,} of them before" if done.resumed else ""
     bad = f", {done.bad:,} of them bad, see {errors}" if done.bad else ""
-    print(f"{output}: {done.rows:,} rows{resumed}{bad}, {done.seconds:.1f} s")
+    print(f"{output}: {done.rows:,} row{'s' * (done.rows != 1)}{resumed}{bad}, {done.seconds:.1f} s")
