@@ -373,7 +373,29 @@ def test_a_large_table_comes_in_a_thousand_parts(tmp_path):
         score(ASIA, tmp_path / "rows.csv", tmp_path / "out.csv", ["lung"], progress=stop)
     assert 150 < seen[0] < 300
     assert seen == [seen[0] * n for n in (1, 2, 3)]
-    assert sorted(file.name for file in (tmp_path / "out.csv.parts").iterdir()) == [*(f"{n:06}.csv" for n in range(3)), "job.json"]
+    folder = tmp_path / "out.csv.parts"
+    assert sorted(file.name for file in folder.iterdir()) == [*(f"{n:06}.csv" for n in range(3)), "job.json"]
+    # a run whose parts are of another size goes on with these
+    job = json.loads((folder / "job.json").read_text())
+    assert job["rows"] == seen[0]
+    for n in range(3):
+        (folder / f"{n:06}.csv").write_text("".join(f"{10 * n + r},0.5,0.5,exact,ok,0.0\n" for r in range(10)))
+    (folder / "job.json").write_text(json.dumps(job | {"rows": 10}, indent=1, sort_keys=True))
+    seen.clear()
+    with pytest.raises(KeyboardInterrupt):
+        score(ASIA, tmp_path / "rows.csv", tmp_path / "out.csv", ["lung"], progress=stop)
+    assert seen == [30, 40, 50]
+
+
+def test_errors_of_a_run_that_was_killed_are_not_those_of_the_next(tmp_path):
+    frame(10).to_csv(tmp_path / "rows.csv", index=False)
+    bad = tmp_path / "bad.csv"
+    folder = tmp_path / "out.csv.parts"
+    folder.mkdir()
+    (folder / "job.json").write_text("{}")
+    (folder / "000000.errors.csv").write_text("3,5,another reason\n")
+    assert score(ASIA, tmp_path / "rows.csv", tmp_path / "out.csv", ["lung"], errors=bad).bad == 0
+    assert len(bad.read_text().splitlines()) == 1
 
 
 def test_a_run_of_a_model_goes_on_with_that_model_only(tmp_path, monkeypatch):

@@ -7,8 +7,8 @@ y being the label. Taken as straight between the start and a = 1, that is 0 at
     a = 1 + sum (y - p_1) r / sum (p_1 - p_0) r
 
 for each node, over samples and states. (Newton's step from a = 1 is the same for small r, and far too long where p_1 is too sure.) Every
-batch is judged before it is learnt from, by the weights of that moment; the last steps count. The second sum is about the Fisher
-information on a: a node that has little of it has the share of all nodes.
+batch is judged before it is learnt from, by some of its rows and the weights of that moment; the last steps count. The second sum is
+about the Fisher information on a: a node that has little of it has the share of all nodes.
 """
 
 from __future__ import annotations
@@ -24,8 +24,14 @@ import numpy as np
 from unimarg.ragged import Parts, Ragged, States, log_normalised
 from unimarg.trunk import Trunk
 
+SHARE, ROWS = 4, 64  # of a batch, one row in SHARE is judged, but at least ROWS: all of them would take a quarter of a step on a CPU
 LAST = 8  # of the steps, the last of so many parts count
 INFORMATION = 30.0  # on a node's share, from which its own samples say more than all nodes together
+
+
+def judged_rows(batch: int) -> slice:
+    """Those of a batch of so many."""
+    return slice(min(batch, max(ROWS, batch // SHARE)))
 
 
 def judged(ragged: Ragged, start: jax.Array, logits: jax.Array, log_p: list[States], labels: Parts, counted: jax.Array) -> jax.Array:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 WIDTH = 24  # characters of a full bar
 MOST_DIGITS = 6
-LONGEST = 60  # characters of a name
+LONGEST = 60  # characters of a name on a terminal
 PATIENCE = 2.0  # seconds before a bar shows how far it is
 MOMENT = 0.7  # seconds before a line says that something is going on
 PREPARING = "preparing: a network's first sampled query compiles its program"
@@ -131,7 +131,7 @@ def summary(frame: pd.DataFrame) -> Grid:
 def _grid(*names: str) -> Grid:
     grid = Grid(box=None, pad_edge=False)
     for name in names:
-        grid.add_column(plain(name), no_wrap=True, max_width=LONGEST)
+        grid.add_column(plain(name), no_wrap=True, max_width=LONGEST if sys.stdout.isatty() else None)
     grid.add_column("probability", no_wrap=True, justify="right")
     grid.add_column("", no_wrap=True)
     grid.add_column("")

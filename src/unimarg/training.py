@@ -24,7 +24,7 @@ from unimarg.channels import interleaved
 from unimarg.encoding import inputs, one_hot
 from unimarg.presets import Recipe
 from unimarg.ragged import Parts, Ragged, States, by_node, by_state, log_normalised
-from unimarg.shares import judged, later
+from unimarg.shares import judged, judged_rows, later
 from unimarg.student import Student
 from unimarg.trunk import Trunk, halved
 
@@ -186,7 +186,10 @@ def loss(trunk: Trunk, plan: Plan, given: Given, batch: Batch) -> tuple[jax.Arra
     total = _cross_entropy(marginals, batch.labels or outcomes, counted, ragged)
     new = None
     if recipe.architecture.from_prior:
-        new = judged(ragged, start["marginal"], logits["marginal"], marginals, batch.labels or outcomes, ~batch.certain)
+        every = logits["marginal"], marginals, batch.labels or outcomes, ~batch.certain
+        some = judged_rows(len(batch.inputs))
+        before = start["marginal"][some] if start["marginal"].ndim > 1 else start["marginal"]
+        new = judged(ragged, before, *jax.tree.map(lambda a: a[some], every))
     if "message" in logits:
         messages = message_log_q(ragged, logits["message"], batch.tables)
         total = total + recipe.message_weight * _cross_entropy(messages, batch.softened or outcomes, ~batch.certain, ragged)

@@ -22,7 +22,27 @@ from unimarg.formats.files import check_output, explained, replacing, write_byte
 from unimarg.formats.interop import import_quietly
 
 SUFFIXES = (".csv", ".csv.gz", ".parquet", ".pq")
+LABEL = "job.json"
 Columns = dict[str, np.ndarray | Sequence[Any]]
+
+
+def folder_of(output: Path) -> Path:
+    return output.with_name(output.name + ".parts")
+
+
+def any_parts(output: Path) -> bool:
+    """Whether a run has left some."""
+    return any(folder_of(output).glob("0*"))
+
+
+def rows_of_a_part(output: Path, job: Mapping[str, Any], most: int) -> int | None:
+    """As they are in what there is of the same job, which goes on with as many."""
+    try:
+        found = json.loads((folder_of(output) / LABEL).read_bytes())
+        same = all(found[name] == value for name, value in job.items())
+        return found["rows"] if same and isinstance(found["rows"], int) and 0 < found["rows"] <= most else None
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return None
 
 
 class Parts:
@@ -34,14 +54,14 @@ class Parts:
         self.parquet = output.name.lower().endswith((".parquet", ".pq"))
         if self.parquet:
             _arrow("parquet")  # an error now rather than after the first part
-        self.folder = output.with_name(output.name + ".parts")
+        self.folder = folder_of(output)
         self._claim(job | {"errors": errors is not None})
 
     def _claim(self, job: dict[str, Any]) -> None:
         """The folder is new, or that of the same job, or no part in it is finished."""
         with explained(str(self.folder), "written"):
             self.folder.mkdir(exist_ok=True)
-        label = self.folder / "job.json"
+        label = self.folder / LABEL
         # parts of a run without a file for errors hold none: with one it goes on
         wanted, fitting = (json.dumps(j, indent=1, sort_keys=True) for j in (job, job | {"errors": False}))
         found = label.read_text() if label.exists() else None
@@ -75,6 +95,8 @@ class Parts:
         """The errors first, if there are any: where the answers are, the part is complete."""
         if text := _csv(errors):
             write_bytes(str(self._errors(n)), text.encode())
+        else:
+            self._errors(n).unlink(missing_ok=True)  # of a run that was killed before the answers, with another input
         with replacing(str(self._answers(n))) as out:
             if self.parquet:
                 _arrow("parquet").write_table(_table(answers, types), out, use_dictionary=False, compression="none")

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from unimarg.bulk.parts import SUFFIXES, Columns, Parts
+from unimarg.bulk.parts import SUFFIXES, Columns, Parts, rows_of_a_part
 from unimarg.bulk.source import CSV, Batch, Source, open_source, states_of
 from unimarg.errors import EvidenceError, TooExpensiveError, UnimargError, UsageError, closest
 from unimarg.evidence import parse_evidence
@@ -85,8 +85,9 @@ def score(
         size = min(max(answers.expected // 1000, ONE_BY_ONE), size)
     _check_files(table.path, Path(output), None if errors is None else Path(errors))
     job = {"input": _stamp(table.path), "model": digest(net, model), "columns": table.columns, "targets": [net.names[i] for i in nodes]}
-    job |= {"method": method, "keep": list(keep), "rows": size}
-    parts = Parts(Path(output), None if errors is None else Path(errors), job)
+    job |= {"method": method, "keep": list(keep)}
+    size = rows_of_a_part(Path(output), job, MOST) or size
+    parts = Parts(Path(output), None if errors is None else Path(errors), job | {"rows": size})
     done = resumed = max(parts.done - 1, 0)  # the last part may be shorter than the others: it is made again
     total = resumed * size
     try:

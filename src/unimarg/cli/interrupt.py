@@ -10,16 +10,18 @@ Within Python, where ``listening`` is not, Ctrl-C remains a KeyboardInterrupt bu
 from __future__ import annotations
 
 import os
+import select
 import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from typing import Any
+from typing import Any, NoReturn
 
 from unimarg.formats.files import remove_unfinished
 
 INTERRUPTED = 130  # exit code
+END, MANY = b"\0", 1 << 12  # to the listener: that it is over; signals read at once
 A_WHILE = 0.7  # seconds after which a command is seen not to have come to its end
 SHOW_CURSOR = "\x1b[?25h"
 
@@ -27,16 +29,13 @@ SHOW_CURSOR = "\x1b[?25h"
 class _Keeper:
     """What a verb does about Ctrl-C."""
 
-    def __init__(self, stop: Callable[[], bool], lost: Callable[[], str]):
-        self.stop, self.lost = stop, lost
-        self.told, self.over = False, threading.Event()
+    def __init__(self, stop: Callable[[], bool] | None, lost: Callable[[], str]):
+        self.stop, self.lost, self.over = stop, lost, threading.Event()
 
     def tell(self) -> bool:
-        """Whether it comes to an end by itself; the first time it is told."""
-        if self.told or not self.stop():
-            return False
-        self.told = True
-        return True
+        """Whether it comes to an end by itself, now that it is told for the first time."""
+        stop, self.stop = self.stop, None
+        return stop is not None and stop()
 
 
 class _Listener(threading.Thread):
@@ -46,25 +45,42 @@ class _Listener(threading.Thread):
         super().__init__(daemon=True)
         self.keeper: _Keeper | None = None
         self.reading, self.writing = os.pipe()
-        os.set_blocking(self.writing, False)
+        for end in (self.reading, self.writing):
+            os.set_blocking(end, False)
         self.before = signal.set_wakeup_fd(self.writing)
 
     def run(self) -> None:
-        while heard := os.read(self.reading, 1):
-            if heard[0] in (signal.SIGINT, signal.SIGTERM):
-                self.interrupted()
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGPIPE})  # a reader of what is said may be gone, by the same Ctrl-C
+        heard = self._heard(None)
+        while END not in heard:
+            try:
+                if not {signal.SIGINT, signal.SIGTERM}.isdisjoint(heard):
+                    heard = self._interrupted()
+            except Exception:  # nobody else would listen
+                leave()
+            if END not in heard:
+                heard = self._heard(None)
 
-    def interrupted(self) -> None:
+    def _heard(self, seconds: float | None) -> bytes:
+        """Numbers of signals, all that have come; waits for one so long."""
+        return os.read(self.reading, MANY) if select.select([self.reading], [], [], seconds)[0] else b""
+
+    def _interrupted(self) -> bytes:
+        """What came meanwhile: it was the same one, or came before anybody knew that a second would end the process."""
         keeper = self.keeper
         if keeper is None or not keeper.tell():
             leave(keeper.lost() if keeper else "")
-        elif not keeper.over.wait(A_WHILE):
-            print("unimarg: stopping as soon as this step ends (Ctrl-C again: at once)", file=sys.stderr, flush=True)
+        ended, meanwhile = keeper.over.wait(A_WHILE), self._heard(0)
+        if not ended:
+            with suppress(OSError, ValueError):
+                print("unimarg: stopping as soon as this step ends (Ctrl-C again: at once)", file=sys.stderr, flush=True)
+        return meanwhile
 
     def close(self) -> None:
         signal.set_wakeup_fd(self.before)
-        os.close(self.writing)
+        os.write(self.writing, END)
         self.join()
+        os.close(self.writing)
         os.close(self.reading)
 
 
@@ -73,25 +89,34 @@ _listener: _Listener | None = None  # signals are the process's
 
 @contextmanager
 def listening() -> Iterator[None]:
-    """Ctrl-C ends the process from here on, with exit code 130; one that is ignored, as in a shell's background, remains so."""
+    """Ctrl-C ends the process from here on, with exit code 130; one that is ignored, as in a script's background, remains so."""
     global _listener
-    if os.name != "posix" or signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    if os.name != "posix":
         yield
         return
-    before = signal.signal(signal.SIGINT, _heard_elsewhere)
     _listener = _Listener()
+    before = signal.getsignal(signal.SIGINT)
+    if before is not signal.SIG_IGN:
+        signal.signal(signal.SIGINT, _heard_elsewhere)
     _listener.start()
     try:
         yield
     finally:
+        signal.signal(signal.SIGINT, before)
+        hand_over()
+
+
+def hand_over() -> None:
+    """Nobody listens any more: for what has its own way with signals."""
+    global _listener
+    if _listener is not None:
         _listener.close()
         _listener = None
-        signal.signal(signal.SIGINT, before)
 
 
 @contextmanager
-def keeping(stop: Callable[[], bool], lost: Callable[[], str] = str, terminated: bool = False) -> Iterator[None]:
-    """Ctrl-C calls ``stop`` first, which answers False where there is nothing to keep.
+def keeping(stop: Callable[[], bool] | None, lost: Callable[[], str] = str, terminated: bool = False) -> Iterator[None]:
+    """Ctrl-C calls ``stop`` first, which answers False where there is nothing to keep; None: what there is, is kept as it comes.
 
     What is ``lost`` is said where the process ends without it. A polite kill is a Ctrl-C where ``terminated`` says so.
     """
@@ -100,34 +125,18 @@ def keeping(stop: Callable[[], bool], lost: Callable[[], str] = str, terminated:
         with _handled(keeper):
             yield
         return
-    listener.keeper = keeper
+    around, listener.keeper = listener.keeper, keeper
     before = signal.signal(signal.SIGTERM, _heard_elsewhere) if terminated else None
     try:
         yield
     finally:
-        listener.keeper = None
-        keeper.over.set()
         if before is not None:
             signal.signal(signal.SIGTERM, before)
+        listener.keeper = around
+        keeper.over.set()
 
 
-@contextmanager
-def not_listening() -> Iterator[None]:
-    """For what has its own way with signals."""
-    listener = _listener
-    if listener is None:
-        yield
-        return
-    signal.set_wakeup_fd(listener.before)
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
-        signal.set_wakeup_fd(listener.writing)
-
-
-def leave(said: str = "") -> None:
+def leave(said: str = "") -> NoReturn:
     """Ends the process: what was begun to be written goes, and the cursor, which a bar may have hidden, comes back."""
     remove_unfinished()
     with suppress(OSError, ValueError):
@@ -148,11 +157,12 @@ def _handled(keeper: _Keeper) -> Iterator[None]:
     if not callable(before) or threading.current_thread() is not threading.main_thread():
         yield
         return
-    handle = before
 
     def interrupted(number: int, frame: Any) -> None:
         if not keeper.tell():
-            handle(number, frame)
+            if said := keeper.lost():
+                print(f"unimarg: {said}", file=sys.stderr)
+            before(number, frame)
 
     signal.signal(signal.SIGINT, interrupted)
     try:

@@ -48,23 +48,17 @@ def score(
     unimarg score alarm rows.csv -o posteriors.csv
     """
     from unimarg import terminal
+    from unimarg.bulk.parts import any_parts
     from unimarg.bulk.scoring import score
 
     net, model = source_of(network, method)
     targets = variables_of(net, target) if target else None
     _tell_of_numbers(net, rows)
-    stored = False
 
     def lost() -> str:
-        return "interrupted; the same command goes on from here" if stored else "interrupted before the first rows were stored"
+        return "interrupted; the same command goes on from here" if any_parts(output) else "interrupted before the first rows were stored"
 
-    with keeping(lambda: False, lost, terminated=True), terminal.scoring_bar() as show:
-
-        def progress(rows: int, share: float) -> None:
-            nonlocal stored
-            stored = True
-            show(rows, share)
-
+    with keeping(None, lost, terminated=True), terminal.scoring_bar() as progress:
         done = score(model or net, rows, output, targets, method=method, keep=keep or [], errors=errors, progress=progress)
     if as_json:
         print(json.dumps({"file": str(output), **dataclasses.asdict(done)}, indent=2))

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from unimarg.cli.common import app, model_of, network_of
-from unimarg.cli.interrupt import not_listening
+from unimarg.cli.interrupt import hand_over
 from unimarg.errors import UsageError
 
 if TYPE_CHECKING:
@@ -84,11 +84,11 @@ def _run(listening: socket, models: Mapping[str, Marginalizer | Network], limits
 
     server = make_server(application, started, ready)
     began = time.perf_counter()
-    with not_listening():
-        for number in (signal.SIGINT, signal.SIGTERM):
-            # uvicorn has its own while it runs, and passes the signal on when it has ended well
-            signal.signal(number, lambda *_: setattr(server, "should_exit", True))
-        server.run([listening])
+    hand_over()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        # uvicorn has its own while it runs, and passes the signal on when it has ended well
+        signal.signal(number, lambda *_: setattr(server, "should_exit", True))
+    server.run([listening])
     if not server.service.ready:
         sys.stdout.flush()
         sys.stderr.flush()
