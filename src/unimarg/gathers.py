@@ -65,10 +65,19 @@ def gathered(array: jax.Array, rows: Ints) -> jax.Array:
     return array.at[jnp.asarray(rows)].get(mode="promise_in_bounds")
 
 
+def rounded_up(n: Ints) -> Ints:
+    """To powers of two and what lies half-way between them.
+
+    >>> rounded_up(np.array([1, 2, 3, 4, 5, 7, 9, 13])).tolist()
+    [1, 2, 3, 4, 6, 8, 12, 16]
+    """
+    power = 2 ** np.ceil(np.log2(np.maximum(n, 1))).astype(int)
+    return np.where((power > 3) & (n <= power // 4 * 3), power // 4 * 3, power)
+
+
 def padded_degrees(degree: Ints) -> Ints:
     """Each rounded up so that there are few different ones, as long as the padding of a class stays below ``WASTE`` in all."""
-    power = 2 ** np.ceil(np.log2(np.maximum(degree, 1))).astype(int)
-    padded = np.where(degree > 0, np.where((power > 3) & (degree <= power // 4 * 3), power // 4 * 3, power), 0)
+    padded = np.where(degree > 0, rounded_up(degree), 0)
     levels = np.unique(padded)
     for level, above in itertools.pairwise(levels.tolist()):
         members = padded == level

@@ -27,6 +27,7 @@ from jax import lax
 
 from unimarg.gathers import Sums, gathered, padded_degrees, sum_of_second
 from unimarg.network import Ints, NoisyMax, Table
+from unimarg.ragged import over_states
 
 NEVER = -30.0  # the logarithm of what is impossible
 TINY = 1e-13  # about exp(NEVER)
@@ -193,7 +194,10 @@ def probabilities(logits: jax.Array) -> jax.Array:
         more = 1 / (1 + less)
         less = less * more
         return jnp.concatenate([jnp.where(logits > 0, less, more), jnp.where(logits > 0, more, less)], axis=-2)
-    return jax.nn.softmax(jnp.pad(logits, [(0, 0)] * (logits.ndim - 2) + [(1, 0), (0, 0)]), axis=-2)
+    top = jnp.maximum(over_states(jnp.maximum, logits, -2), 0)[..., None, :]
+    scaled = jnp.exp(jnp.pad(logits, [(0, 0)] * (logits.ndim - 2) + [(1, 0), (0, 0)]) - top)
+    scaled = lax.optimization_barrier(scaled)  # else each term of the sum makes it anew
+    return scaled / over_states(jnp.add, scaled, -2)[..., None, :]
 
 
 def log_ratios(message: jax.Array) -> jax.Array:
@@ -202,7 +206,7 @@ def log_ratios(message: jax.Array) -> jax.Array:
         first, second = message[:, :1], message[:, 1:]
         scale = 1 / jnp.maximum(jnp.maximum(first, second), LEAST)
         return jnp.log(jnp.maximum(second * scale, TINY) / jnp.maximum(first * scale, TINY))
-    largest = jnp.maximum(message.max(axis=1, keepdims=True), LEAST)
+    largest = jnp.maximum(over_states(jnp.maximum, message, 1)[:, None], LEAST)
     log = jnp.log(jnp.maximum(message / largest, TINY))
     return log[:, 1:] - log[:, :1]
 

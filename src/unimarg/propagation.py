@@ -24,8 +24,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from unimarg.gathers import Sums, by_blocks, gathered
-from unimarg.layout import power_of_two
+from unimarg.gathers import Sums, by_blocks, gathered, rounded_up
 from unimarg.messages import LEAST, NEVER, TINY, NoisyMaxes, Tables, probabilities
 from unimarg.network import Floats, Ints, Network, NoisyMax, Table
 from unimarg.pairs import Pairs, log_parts, log_r, make_pairs
@@ -73,13 +72,14 @@ class Messages(NamedTuple):
 class Propagation:
     """Messages of a network's factors, in so many ``rounds``.
 
-    Numbers of states are padded to powers of two, ``width``, so that few shapes are few operations and soon compiled. Everything is
+    Numbers of states are padded to 2, 3, 4, 6, 8, 12 and so on, ``width``, so that few shapes are few operations and soon compiled. Everything is
     kept apart by width: a network of many binary nodes does not pay for its largest one.
     """
 
     def __init__(self, net: Network, rounds: int, pairs: bool = False):
         self.net, self.rounds, self.ragged = net, rounds, Ragged(tuple(net.cards.tolist()))
-        self.widths = np.array([power_of_two(int(k)) for k in net.cards])
+        self.widths = rounded_up(np.maximum(net.cards, 2))
+        self.width_of = dict(zip(net.cards.tolist(), self.widths.tolist(), strict=True))
         self.counts = {int(w): int((self.widths == w).sum()) for w in np.unique(self.widths)}
         kinds = self._kinds()
         self.place = np.zeros(len(net), np.int64)  # of each node among those of its width
@@ -242,7 +242,7 @@ class Propagation:
         """Nodes side by side as ``ragged`` has them, ``[n, slots]``; the likeliest state is at most so much likelier than another."""
         out, at = [], 0
         for k, count in self.ragged.groups:
-            part = gathered(of[power_of_two(k)], self.place[self.ragged.order[at : at + count]])[:, : k - 1]
+            part = gathered(of[self.width_of[k]], self.place[self.ragged.order[at : at + count]])[:, : k - 1]
             likeliest = jnp.maximum(part.max(axis=1, keepdims=True), 0) if k > 1 else 0.0
             part = jnp.maximum(part - likeliest, -MOST) - jnp.maximum(-likeliest, -MOST)
             out.append(part.reshape(count * (k - 1), part.shape[-1]))
@@ -255,7 +255,7 @@ class Propagation:
         for flag, value in zip(self.ragged.nodes(known), values, strict=True):
             log = jnp.log(jnp.maximum(value, LEAST))  # stronger than a message: what is observed is believed
             log = jnp.where(flag[..., None], log[..., 1:] - log[..., :1], 0)
-            w = power_of_two(value.shape[-1])
+            w = self.width_of[value.shape[-1]]
             rows[w].append(jnp.pad(log, ((0, 0), (0, 0), (0, w - value.shape[-1])), constant_values=2 * NEVER))
         found = {w: jnp.moveaxis(lax.optimization_barrier(jnp.concatenate(parts, axis=1)), 0, -1) for w, parts in rows.items()}
         order = self.ragged.order
