@@ -43,8 +43,9 @@ from one_shot import named, truths
 
 from unimarg import trainer, training
 from unimarg.batches import TRUNK_STEPS
+from unimarg.encoding import prior_slots
 from unimarg.evaluation import errors
-from unimarg.marginalizer import Marginalizer, prior_slots
+from unimarg.marginalizer import Marginalizer
 from unimarg.masking import UniformRate
 from unimarg.network import Network
 from unimarg.presets import recipe

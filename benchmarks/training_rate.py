@@ -25,7 +25,7 @@ from one_shot import named
 
 from unimarg.batches import Given
 from unimarg.counter import key_from_seed
-from unimarg.marginalizer import prior_slots
+from unimarg.encoding import prior_slots
 from unimarg.presets import recipe
 from unimarg.student import descendants
 from unimarg.trainer import MAX_STEPS, Budget, _Run

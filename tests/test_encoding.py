@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from networks import states_order
-from unimarg.encoding import ENCODINGS, encode, one_hot, starts
-from unimarg.marginalizer import _answer, prior_slots
+from unimarg.encoding import ENCODINGS, encode, one_hot, prior_slots, starts
+from unimarg.passes import answer as one_pass
 from unimarg.ragged import Ragged, log_normalised
 from unimarg.trunk import Architecture, Trunk
 
@@ -109,7 +109,7 @@ def test_a_hidden_value_never_changes_the_output(encoding, jit):
         return (
             x,
             trunk(x, {"marginal": logits})["marginal"],
-            *_answer(ragged, encoding, False, trunk, priors, logits, known, one_hot(states, ragged)),
+            *one_pass(ragged, encoding, False, trunk, priors, logits, known, one_hot(states, ragged)),
         )
 
     run = jax.jit(answer) if jit else answer
@@ -133,7 +133,7 @@ def test_jit_equals_eager(cards):
         def everything(known, states, encoding=encoding):
             values = one_hot(states, ragged)
             x = encode(encoding, known, values, ragged, priors)
-            return values, x, _answer(ragged, encoding, False, trunk, priors, logits, known, values)
+            return values, x, one_pass(ragged, encoding, False, trunk, priors, logits, known, values)
 
         values, x, answer = jax.jit(everything)(known, states)
         with jax.disable_jit():

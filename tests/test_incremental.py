@@ -29,12 +29,12 @@ WIDE = um.Network(  # more states than are chosen by comparison
 
 def layer_of(model, evidence: Evidence, head: str) -> Layer:
     flags, parts = model.arrays([evidence])
-    known, values, priors = jnp.asarray(flags), [jnp.asarray(v) for v in parts], model.prior_slots
+    known, values, priors = jnp.asarray(flags), [jnp.asarray(v) for v in parts], model.passes.prior_slots
     if head != "student":
         return trunk_layer(model.trunk, head, model.recipe.encoding, model.ragged, *priors, known, values)
     x = encode(model.recipe.encoding, known, values, model.ragged, priors[0])
     features = model.trunk.features(x)
-    message = jnp.pad(model.trunk.logits(features, {"marginal": model.prior_slots[1]})["message"][0], (0, 1))[model.ragged.slot]
+    message = jnp.pad(model.trunk.logits(features, {"marginal": model.passes.prior_slots[1]})["message"][0], (0, 1))[model.ragged.slot]
     virtual = np.isin(np.arange(len(model.net)), list(evidence.virtual))
     return student_layer(model.student, features[0], message, jnp.asarray(virtual))
 
@@ -59,8 +59,10 @@ def n_passes(model, evidence: Evidence, head: str, states: np.ndarray, table: np
             shown = [Evidence(dict(evidence.hard) | {j: int(x[j]) for j in range(i)}, later) for x in states.T]
             known, values = model.arrays(shown)
             given = jnp.asarray(known), [jnp.asarray(v) for v in values], ragged
-            x = encode(model.recipe.encoding, *given, model.prior_slots[0])
-            start = {"marginal": starts(model.recipe.encoding, *given, model.prior_slots[1]).get("marginal", model.prior_slots[1])}
+            x = encode(model.recipe.encoding, *given, model.passes.prior_slots[0])
+            start = {
+                "marginal": starts(model.recipe.encoding, *given, model.passes.prior_slots[1]).get("marginal", model.passes.prior_slots[1])
+            }
             group, j = ragged.member[i]
             h = np.asarray(ragged.with_reference(model.trunk(x, start)[head])[group][:, j], np.float64)
         likelihood = evidence.virtual.get(i, np.ones(k))

@@ -5,6 +5,7 @@ import pytest
 
 import unimarg as um
 from models import ASIA, random_model
+from unimarg.passes import Passes
 
 EVIDENCE = {"dysp": "yes", "smoke": "no", "xray": {"yes": 0.9, "no": 0.2}}
 
@@ -54,8 +55,8 @@ def test_samples_that_say_little_are_taken_as_they_are(monkeypatch):
 def test_a_model_does_it_in_one_batch(monkeypatch):
     model = random_model(ASIA)
     calls = []
-    forward = um.Marginalizer._forward
-    monkeypatch.setattr(um.Marginalizer, "_forward", lambda self, known, *rest: calls.append(len(known)) or forward(self, known, *rest))
+    one_pass = Passes.marginals
+    monkeypatch.setattr(Passes, "marginals", lambda self, known, *rest: calls.append(len(known)) or one_pass(self, known, *rest))
     table = model.explain(EVIDENCE, "lung", "yes")
     assert calls == [5]  # all findings, none, and three times all but one
     now = model.query(EVIDENCE, method="um")["lung"]["yes"]

@@ -12,9 +12,8 @@ from networks import random_network
 from unimarg.batches import Given, Plan, batches
 from unimarg.clique_tree import clique_tree
 from unimarg.counter import key_from_seed
-from unimarg.encoding import one_hot
+from unimarg.encoding import one_hot, prior_slots
 from unimarg.layout import compile_network
-from unimarg.marginalizer import prior_slots
 from unimarg.masking import UniformRate
 from unimarg.presets import recipe
 from unimarg.propagation import Propagation

@@ -154,9 +154,9 @@ def test_questions_that_come_before_the_first_pass_wait_for_it(monkeypatch):
 def test_passes_are_as_large_as_a_batch_needs():
     model = random_model(clinic_like())
     with serving({"clinic": model}, Limits(batch=3)):
-        assert model.sizes == [1]
+        assert model.passes.sizes == [1]
     with serving({"clinic": model}, Limits(batch=100)) as client:
-        assert model.sizes == [1, 64]
+        assert model.passes.sizes == [1, 64]
         answers = client.post("/v1/models/clinic/batch", {"evidence": [{"fever": "high"}] * 130}).json["answers"]
     assert all(a["marginals"] == answers[0]["marginals"] for a in answers)
 

@@ -14,10 +14,9 @@ from unimarg.batches import Given, Plan, batches, labelled, shown
 from unimarg.channels import channel_words, through_channels
 from unimarg.compiled import log_conditionals, sample
 from unimarg.counter import key_from_seed
-from unimarg.encoding import one_hot
+from unimarg.encoding import one_hot, prior_slots
 from unimarg.evidence import Evidence
 from unimarg.layout import compile_network
-from unimarg.marginalizer import prior_slots
 from unimarg.masking import Among, Fixed, UniformRate
 from unimarg.ragged import grouped
 from unimarg.relevance import has_observed_descendant

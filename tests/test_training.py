@@ -16,10 +16,9 @@ from unimarg.channels import channel_words, through_channels
 from unimarg.clique_tree import clique_tree
 from unimarg.compiled import log_conditionals, sample
 from unimarg.counter import key_from_seed
-from unimarg.encoding import one_hot
+from unimarg.encoding import one_hot, prior_slots
 from unimarg.evaluation import errors, evidence_sets
 from unimarg.layout import compile_network
-from unimarg.marginalizer import prior_slots
 from unimarg.network import Network
 from unimarg.presets import recipe
 from unimarg.ragged import Ragged, by_group, grouped

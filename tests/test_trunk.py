@@ -10,7 +10,8 @@ import pytest
 
 from networks import random_network
 from unimarg.counter import key_from_seed
-from unimarg.marginalizer import Marginalizer, prior_slots
+from unimarg.encoding import prior_slots
+from unimarg.marginalizer import Marginalizer
 from unimarg.presets import recipe
 from unimarg.ragged import Ragged
 from unimarg.trunk import Architecture, Linear, Trunk, dropout_noise, dropped_relu, half_relu

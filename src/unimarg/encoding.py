@@ -15,11 +15,14 @@ reaches the encoding.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Literal, TypeAlias, get_args
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
+from unimarg.network import Floats
 from unimarg.ragged import Parts, Ragged, over_states
 
 Encoding: TypeAlias = Literal["two_bit", "prior", "graded"]
@@ -93,3 +96,11 @@ def one_hot(states: jax.Array, ragged: Ragged, dtype: Any = jnp.float32) -> Part
         (part[..., None] == jnp.arange(k, dtype=states.dtype)).astype(dtype)
         for part, (k, _) in zip(ragged.nodes(states), ragged.groups, strict=True)
     ]
+
+
+def prior_slots(priors: Sequence[Floats], ragged: Ragged) -> tuple[jax.Array, jax.Array]:
+    """Prior probabilities and logits against state 0, ``[slots]`` each."""
+    ordered = [priors[i] for i in ragged.order]
+    probabilities = np.concatenate([p[1:] for p in ordered])
+    logits = np.concatenate([np.log(p[1:] / p[0]) for p in ordered])
+    return jnp.asarray(probabilities, jnp.float32), jnp.asarray(logits, jnp.float32)

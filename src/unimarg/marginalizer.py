@@ -10,7 +10,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property, partial
+from functools import cached_property
 from os import PathLike
 from typing import TYPE_CHECKING, Any, overload
 
@@ -19,17 +19,16 @@ import jax.numpy as jnp
 import numpy as np
 
 from unimarg.conflict import impossible
-from unimarg.encoding import encode, one_hot, starts
+from unimarg.encoding import one_hot
 from unimarg.errors import EvidenceError, ImpossibleEvidenceError, UsageError
 from unimarg.evidence import Evidence, one_set, parse_evidence
 from unimarg.masking import can_show
 from unimarg.network import Floats, Network
+from unimarg.passes import Passes
 from unimarg.posterior import Posterior
 from unimarg.presets import Recipe
-from unimarg.propagation import Propagation
-from unimarg.ragged import Parts, Ragged
+from unimarg.ragged import Ragged
 from unimarg.student import Student
-from unimarg.support import Support
 from unimarg.trunk import Trunk
 
 if TYPE_CHECKING:
@@ -37,9 +36,7 @@ if TYPE_CHECKING:
 
     from unimarg.explanation import Explanation
 
-TINY = 1e-30  # so that a row whose possible states all underflowed can still be scaled, and what a likelihood leaves possible is above 0
-BATCHES = (1, 64, 512, 4096)  # rows of a compiled forward pass; a batch is padded to one of these
-OVERHEAD = 16  # rows that a pass could have answered in the time that it takes to start
+TINY = 1e-30  # what a likelihood leaves possible is above 0
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,17 +51,12 @@ class Marginalizer:
     student: Student | None = None  # for SUM-IS, where the recipe has one
 
     @cached_property
+    def passes(self) -> Passes:
+        return Passes(self.net, self.recipe, self.trunk, self.priors)
+
+    @property
     def ragged(self) -> Ragged:
-        return Ragged(tuple(self.net.cards.tolist()))
-
-    @cached_property
-    def sizes(self) -> list[int]:
-        """Rows of the passes that are used; a service adds the larger ones as they are compiled."""
-        return list(BATCHES)
-
-    @cached_property
-    def prior_slots(self) -> tuple[jax.Array, jax.Array]:
-        return prior_slots(self.priors, self.ragged)
+        return self.passes.ragged
 
     def __repr__(self) -> str:
         size = sum(a.size for a in jax.tree.leaves((self.trunk, self.student)))
@@ -231,12 +223,12 @@ class Marginalizer:
 
     def answers(self, evidence: Sequence[Evidence], nodes: Sequence[int] | None = None) -> tuple[Floats, np.ndarray]:
         """``marginals`` of some nodes (all if None), and for each row the node that its evidence leaves no state, -1 if there is none."""
-        out, contradiction = self._marginals(*self.arrays(evidence))
+        out, contradiction = self.passes.marginals(*self.arrays(evidence))
         return (out if nodes is None else out[:, self.slots(nodes)]), contradiction
 
     def impossible(self, evidence: Evidence) -> ImpossibleEvidenceError:
         """That it is, by which findings."""
-        return impossible(self.net, evidence, self._support)
+        return impossible(self.net, evidence, self.passes.support)
 
     def _refuse(self, contradiction: np.ndarray, evidence: Callable[[int], Evidence]) -> None:
         """Impossible evidence is an error."""
@@ -250,7 +242,7 @@ class Marginalizer:
         if "message" not in self.recipe.architecture.heads:
             advice = "train with the preset 'default', or with heads=('marginal', 'message') (--option)"
             raise UsageError(f"the model has no message head; {advice}")
-        parts = self._forward(*self.arrays([evidence]), output="message")
+        parts = self.passes.forward(*self.arrays([evidence]), "message")
         out = np.zeros((len(self.net), int(self.net.cards.max())))
         for i, (group, j) in enumerate(self.ragged.member):
             out[i, : self.net.cards[i]] = parts[group][0, j]
@@ -310,17 +302,17 @@ class Marginalizer:
     def answers_of_states(self, states: np.ndarray, rule_out: bool = True) -> tuple[np.ndarray, np.ndarray]:
         """As ``answers``, from states ``[rows, nodes]`` with -1 where unobserved."""
         ordered = jnp.asarray(states[:, self.ragged.order])
-        return self._marginals(np.asarray(ordered >= 0), [np.asarray(part) for part in one_hot(ordered, self.ragged)], rule_out)
+        return self.passes.marginals(np.asarray(ordered >= 0), [np.asarray(part) for part in one_hot(ordered, self.ragged)], rule_out)
 
     def features(self, evidence: Evidence) -> np.ndarray:
         """The trunk's last hidden layer, ``[width]``."""
-        return self._forward(*self.arrays([evidence]), output="features")[0][0]
+        return self.passes.forward(*self.arrays([evidence]), "features")[0][0]
 
     def embed(self, evidence: Mapping[str, object] | Iterable[Mapping[str, object]] | None) -> np.ndarray:
         """The trunk's last hidden layer, ``[width]`` or ``[rows, width]``: features for learning downstream."""
         single = one_set(evidence)
         rows: list[Any] = [evidence] if single else list(evidence)  # pyright: ignore[reportArgumentType]
-        (out,) = self._forward(*self.arrays([parse_evidence(self.net, e) for e in rows]), output="features")
+        (out,) = self.passes.forward(*self.arrays([parse_evidence(self.net, e) for e in rows]), "features")
         return out[0] if single else out
 
     def arrays(self, evidence: Sequence[Evidence]) -> tuple[np.ndarray, list[np.ndarray]]:
@@ -336,105 +328,3 @@ class Marginalizer:
                 else:
                     values[group][row, j, value] = 1
         return known, values
-
-    def _marginals(self, known: np.ndarray, values: list[np.ndarray], rule_out: bool = True) -> tuple[np.ndarray, np.ndarray]:
-        parts = self._forward(known, values)
-        contradiction = np.full(len(known), -1)
-        if rule_out and self._support.tables:
-            contradiction = self._zero_impossible(parts, known, values)
-        side_by_side = np.concatenate([part.reshape(len(part), np.prod(part.shape[1:])) for part in parts], axis=1)
-        return np.take(side_by_side, self._columns, axis=1), contradiction
-
-    @cached_property
-    def _columns(self) -> np.ndarray:
-        """For each state of each node of the network, its place in the groups of ``ragged`` side by side."""
-        starts = dict(zip(self.ragged.order.tolist(), np.cumsum([0, *self.net.cards[self.ragged.order]]).tolist(), strict=False))
-        return np.concatenate([starts[i] + np.arange(k) for i, k in enumerate(self.net.cards)])
-
-    @cached_property
-    def _propagation(self) -> Propagation | None:
-        return Propagation(self.net, self.recipe.rounds, self.recipe.pairs) if self.recipe.rounds else None
-
-    @cached_property
-    def _support(self) -> Support:
-        return Support(self.net)
-
-    def _zero_impossible(self, parts: list[np.ndarray], known: np.ndarray, values: list[np.ndarray]) -> np.ndarray:
-        """Zero where the evidence proves a state impossible; the rest is scaled up. For each row a node without states, or -1."""
-        contradiction = np.full(len(known), -1)
-        member, place = self.ragged.member, self.ragged.place
-        allowed = {i: (values[member[i][0]][:, member[i][1]] > 0) | ~known[:, [place[i]]] for i in self._support.touching}
-        for i, possible in self._support.narrow(allowed).items():  # of the rest the network's own answer has the zeros of the evidence
-            group, j = member[i]
-            contradiction[(contradiction < 0) & ~possible.any(axis=1)] = i
-            kept = np.where(possible, np.maximum(parts[group][:, j], TINY), 0)
-            parts[group][:, j] = kept / np.maximum(kept.sum(axis=1, keepdims=True), TINY)
-        return contradiction
-
-    def _forward(self, known: np.ndarray, values: list[np.ndarray], output: str = "marginal") -> list[np.ndarray]:
-        """The network's answer for any number of rows, by batches of few sizes so that little is compiled."""
-        given = (self.ragged, self.recipe.encoding, output, self.trunk, *self.prior_slots)
-        pieces: list[list[np.ndarray]] = []
-        first = 0
-        while first < len(known) or not pieces:
-            batch = batch_size(len(known) - first, self.sizes)
-            part = slice(first, first + batch)
-            rows = len(known[part])
-            first, pad = first + batch, batch - rows
-            padded = [np.pad(a[part], [(0, pad)] + [(0, 0)] * (a.ndim - 1)) for a in (known, *values)]
-            pieces.append([np.asarray(a)[:rows] for a in _answer(*given, padded[0], padded[1:], self._propagation)])
-        return [np.concatenate(same) for same in zip(*pieces, strict=True)]  # also makes them writable
-
-    def compile(self, size: int) -> None:
-        """The pass of so many rows, one of ``BATCHES``, which is used from then on."""
-        known, values = self.arrays([Evidence({}, {})] * size)
-        jax.block_until_ready(
-            _answer(self.ragged, self.recipe.encoding, "marginal", self.trunk, *self.prior_slots, known, values, self._propagation)
-        )
-        if size not in self.sizes:
-            self.sizes.append(size)
-
-
-def batch_size(rows: int, sizes: Sequence[int] = BATCHES) -> int:
-    """Of some sizes of a pass, the one that answers so many rows soonest, what fills up the last pass included.
-
-    >>> [batch_size(n) for n in (1, 5, 300, 2000, 4000)]
-    [1, 64, 64, 512, 4096]
-    """
-    return min(sizes, key=lambda size: -(-rows // size) * (size + OVERHEAD))
-
-
-@partial(jax.jit, static_argnames=("ragged", "encoding", "output", "propagation"))
-def _answer(
-    ragged: Ragged,
-    encoding: Any,
-    output: str,
-    trunk: Trunk,
-    priors: Any,
-    prior_logits: Any,
-    known: Any,
-    values: Any,
-    propagation: Propagation | None = None,
-) -> Parts:
-    """Marginals or messages ``[rows, nodes, K]`` for each group, or the trunk's last layer."""
-    beliefs = {} if propagation is None else propagation.logits(known, values, jax.default_backend() != "cpu")
-    x = encode(encoding, known, values, ragged, priors, beliefs.get("marginal"))
-    start = beliefs or starts(encoding, known, values, ragged, prior_logits) or {"marginal": prior_logits}
-    if output == "features":
-        return [trunk.features(x)]
-    if output == "message":
-        return ragged.with_reference(trunk(x, start)["message"])
-    out = []
-    for logits, value, flag in zip(ragged.with_reference(trunk(x, start)["marginal"]), values, ragged.nodes(known), strict=True):
-        # what a finding or a likelihood rules out is exactly 0, so that what is certain is exactly 1
-        ruled_out = flag[..., None] & (value == 0)
-        out.append(jax.nn.softmax(jnp.where(ruled_out, -jnp.inf, logits), axis=-1))
-    return out
-
-
-def prior_slots(priors: Sequence[Floats], ragged: Ragged) -> tuple[jax.Array, jax.Array]:
-    """Prior probabilities and logits against state 0, ``[slots]`` each."""
-    ordered = [priors[i] for i in ragged.order]
-    probabilities = np.concatenate([p[1:] for p in ordered])
-    logits = np.concatenate([np.log(p[1:] / p[0]) for p in ordered])
-    return jnp.asarray(probabilities, jnp.float32), jnp.asarray(logits, jnp.float32)

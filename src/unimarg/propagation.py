@@ -72,7 +72,8 @@ class Messages(NamedTuple):
 class Propagation:
     """Messages of a network's factors, in so many ``rounds``.
 
-    Numbers of states are padded to 2, 3, 4, 6, 8, 12 and so on, ``width``, so that few shapes are few operations and soon compiled. Everything is
+    Numbers of states are padded to 2, 3, 4, 6, 8, 12 and so on, ``width``, so that few shapes are few operations and soon compiled.
+    Everything is
     kept apart by width: a network of many binary nodes does not pay for its largest one.
     """
 

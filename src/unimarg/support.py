@@ -77,11 +77,15 @@ class Support:
         return {i: np.concatenate([piece.get(i, possible[i][n : n + ROWS]) for n, piece in zip(starts, pieces, strict=True)]) for i in lost}
 
     def _narrow(self, possible: Possible) -> Possible:
-        given = {i: _pack(p) for i, p in possible.items()}
+        given = {i: pack(p.T) for i, p in possible.items()}
+        left = self.propagate(given)
+        return {i: unpack(left[i], len(p)).T for i, p in possible.items() if (given[i] != left[i]).any()}
+
+    def propagate(self, given: Mapping[int, Words]) -> dict[int, Words]:
+        """What remains of what the evidence itself allows, for all nodes of the tables."""
         merged = {i: p & self.unconditional[i] for i, p in given.items()}
         news = [i for i, m in merged.items() if (m != self.unconditional[i]).any()]
-        left = self._propagate(merged, sorted({t for i in news for t in self.touching[i]}))
-        return {i: _unpack(left[i], len(p)) for i, p in possible.items() if (given[i] != left[i]).any()}
+        return self._propagate(merged, sorted({t for i in news for t in self.touching[i]}))
 
     def _propagate(self, possible: dict[int, Words], todo: Sequence[int]) -> dict[int, Words]:
         waiting = dict.fromkeys(todo)
@@ -145,13 +149,13 @@ def _words(allowed: NDArray[np.bool_]) -> Words:
     return np.where(allowed, ALL, np.uint64(0))[..., None]
 
 
-def _pack(possible: NDArray[np.bool_]) -> Words:
-    """``[rows, K]`` as bits; rows that fill up the last word allow everything."""
-    rows, k = possible.shape
-    padded = np.ones((k, -(-rows // 64) * 64), dtype=bool)
-    padded[:, :rows] = possible.T
-    return np.packbits(padded, axis=1).view(np.uint64)
+def pack(possible: NDArray[np.bool_]) -> Words:
+    """``[..., rows]`` as bits; rows that fill up the last word allow everything."""
+    padded = np.ones((*possible.shape[:-1], -(-possible.shape[-1] // 64) * 64), dtype=bool)
+    padded[..., : possible.shape[-1]] = possible
+    return np.packbits(padded, axis=-1).view(np.uint64)
 
 
-def _unpack(words: Words, rows: int) -> NDArray[np.bool_]:
-    return np.unpackbits(words.view(np.uint8), axis=1, count=rows).astype(bool).T
+def unpack(words: Words, rows: int) -> NDArray[np.bool_]:
+    """The inverse."""
+    return np.unpackbits(words.view(np.uint8), axis=-1, count=rows).view(bool)

@@ -25,12 +25,12 @@ from unimarg.checkpoint import check_writable, load_state, save_model, unfinishe
 from unimarg.clique_tree import CliqueTree, clique_tree
 from unimarg.compiled import sample_chunks
 from unimarg.counter import key_from_seed
-from unimarg.encoding import inputs
+from unimarg.encoding import inputs, prior_slots
 from unimarg.errors import FormatError, TrainingError, UsageError, whole_number
 from unimarg.evaluation import errors, evidence_sets, references
 from unimarg.formats.interop import AnyNetwork, as_network
 from unimarg.layout import compile_network, power_of_two
-from unimarg.marginalizer import Marginalizer, prior_slots
+from unimarg.marginalizer import Marginalizer
 from unimarg.masking import Mask
 from unimarg.network import Floats, Network
 from unimarg.presets import Recipe, recipe

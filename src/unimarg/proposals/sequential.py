@@ -57,7 +57,13 @@ def _layer(model: Marginalizer, query: Query, head: str) -> Layer:
     known, values = model.arrays([query.evidence])
     if model.student is None:
         return trunk_layer(
-            model.trunk, head, model.recipe.encoding, model.ragged, *model.prior_slots, jnp.asarray(known), [jnp.asarray(v) for v in values]
+            model.trunk,
+            head,
+            model.recipe.encoding,
+            model.ragged,
+            *model.passes.prior_slots,
+            jnp.asarray(known),
+            [jnp.asarray(v) for v in values],
         )
     virtual = np.zeros(len(model.net), dtype=bool)
     virtual[list(query.evidence.virtual)] = True

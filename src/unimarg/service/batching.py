@@ -1,7 +1,7 @@
 """Questions that arrive while the device is busy are answered together, by its next pass.
 
 Nobody waits for a batch to fill: an idle device takes what there is, a busy one finds more when it is done. Passes have a few fixed
-sizes (``marginalizer.BATCHES``): the smallest is compiled first, for whoever waits already, and larger ones are used from when they
+sizes (``passes.BATCHES``): the smallest is compiled first, for whoever waits already, and larger ones are used from when they
 are there.
 """
 
@@ -15,7 +15,8 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 
 from unimarg.evidence import Evidence
-from unimarg.marginalizer import BATCHES, Marginalizer, batch_size
+from unimarg.marginalizer import Marginalizer
+from unimarg.passes import BATCHES, batch_size
 from unimarg.service.metrics import Metrics
 from unimarg.service.writing import plain
 
@@ -40,14 +41,14 @@ class Batcher:
             self._task = asyncio.create_task(self._run())
 
     def _warm_up(self) -> None:
-        self.model.sizes[:] = BATCHES[:1]
+        self.model.passes.sizes[:] = BATCHES[:1]
         self.model.answers([Evidence({}, {})])
 
     def grow(self) -> None:
         """Compiles the passes of a batch; lists of questions use these too, larger ones take long to compile."""
         for size in _sizes(self.largest):
-            if size not in self.model.sizes:
-                self.model.compile(size)
+            if size not in self.model.passes.sizes:
+                self.model.passes.compile(size)
 
     def refuse(self, reason: Exception) -> None:
         """Those that wait."""

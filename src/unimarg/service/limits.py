@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from unimarg.errors import UsageError, whole_number
-from unimarg.marginalizer import BATCHES
+from unimarg.passes import BATCHES
 
 
 @dataclass(frozen=True)
