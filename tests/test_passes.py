@@ -1,5 +1,8 @@
 """One pass for many rows: the same as for each alone, and nothing for what is impossible."""
 
+from dataclasses import replace
+
+import jax
 import numpy as np
 import pytest
 
@@ -54,6 +57,16 @@ def test_an_impossible_row_is_told_and_leaves_its_neighbours_alone(monkeypatch):
     np.testing.assert_allclose(found[good], model.answers_of_states(evidence[good])[0], atol=1e-5)
     with pytest.raises(um.ImpossibleEvidenceError, match="row 66"):
         model.marginals_of_states(evidence)
+
+
+def test_what_is_left_is_never_zero():
+    """However sure the network is: weights so large that probabilities underflow."""
+    model = random_model(um.example("asia"))
+    sure = replace(model, trunk=jax.tree.map(lambda a: 1000 * a, model.trunk))
+    found = sure.answers_of_states(np.full((1, 8), -1))[0]
+    assert (found > 0).all()
+    assert found.min() < 1e-29
+    assert sure.query({"lung": "yes"}, method="um")["either"] == {"yes": 1, "no": 0}
 
 
 def test_no_rows_are_no_answers():

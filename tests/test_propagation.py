@@ -197,6 +197,38 @@ def test_deep_networks_have_few_operations(monkeypatch):
     np.testing.assert_allclose(beliefs(net, states, 40)[0], truth, atol=1e-4)
 
 
+def mixed(nodes: int) -> um.Network:
+    """Nodes of two to four states, each with one or two of the twelve before it as parents."""
+    rng = np.random.default_rng(0)
+    cards = rng.choice([2, 3, 4], nodes)
+    variables = [um.Variable(f"v{i}", tuple(f"s{k}" for k in range(c))) for i, c in enumerate(cards)]
+    pa = [sorted(rng.choice(range(max(i - 12, 0), i), min(i, int(rng.integers(1, 3))), replace=False).tolist()) for i in range(nodes)]
+    tables = [rng.dirichlet(np.full(cards[i], 0.3), size=[cards[j] for j in pa[i]] or None) for i in range(nodes)]
+    parents = {v.name: [variables[j].name for j in pa[i]] for i, v in enumerate(variables)}
+    return um.Network(variables, parents, {v.name: t for v, t in zip(variables, tables, strict=True)})
+
+
+def test_three_states_are_padded_to_four_only_where_levels_would_be_taken_together(monkeypatch):
+    """More kinds are more operations; beliefs are the same either way as long as parents are in earlier groups."""
+
+    def apart(made: Propagation) -> bool:
+        group = {i: g for g, each in enumerate(made.groups) for i in each.members.tolist()}
+        return all(group[p] < group[i] for i, parents in enumerate(made.net.parents) for p in parents)
+
+    net = mixed(40)
+    fine = Propagation(net, 2)
+    monkeypatch.setattr("unimarg.propagation.GROUPS", len(fine.groups) - 1)
+    coarse = Propagation(net, 2)
+    assert (sorted(fine.counts), sorted(coarse.counts)) == ([2, 3, 4], [2, 4])
+    assert apart(fine)
+    assert apart(coarse)
+    states = np.where(np.random.default_rng(1).random((8, 40)) < 0.3, np.asarray(um.sample(net, 8, seed=0)).astype(int), -1)
+    ordered = jnp.asarray(states[:, fine.ragged.order])
+    one, other = (made.logits(ordered >= 0, one_hot(ordered, made.ragged), False)["marginal"] for made in (fine, coarse))
+    np.testing.assert_allclose(one, other, atol=2e-5)
+    assert np.abs(one).max() > 1
+
+
 def test_sums_by_target():
     rng = np.random.default_rng(0)
     targets, rows = rng.integers(9, size=50), rng.standard_normal((50, 3)).astype(np.float32)

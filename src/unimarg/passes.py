@@ -26,6 +26,7 @@ from unimarg.trunk import Trunk
 
 BATCHES = (1, 64, 512, 4096)  # rows of a compiled pass; a batch is padded to one of these
 OVERHEAD = 16  # rows that a pass could have answered in the time that it takes to start
+TINY = 1e-30  # what is left has at least this probability
 PROVEN = 4 * BATCHES[-1]  # rows whose evidence is propagated together
 
 
@@ -169,6 +170,8 @@ def answer(
     else:
         possible = [jnp.moveaxis(part, -1, 0) for part in allowed]
     logits = ragged.with_reference(trunk(x, start)["marginal"])
-    # one state that is left is exactly 1
-    out = [jax.nn.softmax(jnp.where(left, part, -jnp.inf), axis=-1) for part, left in zip(logits, possible, strict=True)]
+    out = []
+    for part, left in zip(logits, possible, strict=True):  # one state that is left is exactly 1
+        p = jax.nn.softmax(jnp.where(left, part, -jnp.inf), axis=-1)
+        out.append(jnp.where(left, jnp.maximum(p, TINY), 0))
     return [jnp.concatenate([part.reshape(part.shape[0], -1) for part in out], axis=1)]

@@ -25,6 +25,7 @@ import numpy as np
 from jax import lax
 
 from unimarg.gathers import Sums, by_blocks, gathered, rounded_up
+from unimarg.layout import power_of_two
 from unimarg.messages import LEAST, NEVER, TINY, NoisyMaxes, Tables, probabilities
 from unimarg.network import Floats, Ints, Network, NoisyMax, Table
 from unimarg.pairs import Pairs, log_parts, log_r, make_pairs
@@ -72,17 +73,20 @@ class Messages(NamedTuple):
 class Propagation:
     """Messages of a network's factors, in so many ``rounds``.
 
-    Numbers of states are padded to 2, 3, 4, 6, 8, 12 and so on, ``width``, so that few shapes are few operations and soon compiled.
-    Everything is
-    kept apart by width: a network of many binary nodes does not pay for its largest one.
+    Numbers of states are padded to 2, 3, 4, 6, 8, 12 and so on, ``width``, so that few shapes are few operations and soon compiled; only to
+    powers of two where levels would have to be taken together otherwise. Everything is kept apart by width: a network of many binary
+    nodes does not pay for its largest one.
     """
 
     def __init__(self, net: Network, rounds: int, pairs: bool = False):
         self.net, self.rounds, self.ragged = net, rounds, Ragged(tuple(net.cards.tolist()))
         self.widths = rounded_up(np.maximum(net.cards, 2))
+        kinds, apart = self._kinds()
+        if not apart:
+            self.widths = np.array([power_of_two(int(k)) for k in net.cards])
+            kinds, _ = self._kinds()
         self.width_of = dict(zip(net.cards.tolist(), self.widths.tolist(), strict=True))
         self.counts = {int(w): int((self.widths == w).sum()) for w in np.unique(self.widths)}
-        kinds = self._kinds()
         self.place = np.zeros(len(net), np.int64)  # of each node among those of its width
         every = np.concatenate([members for _, members in kinds])
         for w, count in self.counts.items():
@@ -104,8 +108,8 @@ class Propagation:
             return self is other
         return (self.rounds, self.pairs is None) == (other.rounds, other.pairs is None) and self.net == other.net
 
-    def _kinds(self) -> list[tuple[tuple[int, ...] | None, Ints]]:
-        """Nodes by level and kind, first levels first: the shape of their tables (None: noisy-max), and which."""
+    def _kinds(self) -> tuple[list[tuple[tuple[int, ...] | None, Ints]], bool]:
+        """Nodes by level and kind, first levels first: the shape of their tables (None: noisy-max), and which. Whether levels are apart."""
         kinds = []
         for i, m in enumerate(self.net.mechanisms):
             noisy, own = isinstance(m, NoisyMax), int(self.widths[i])
@@ -113,6 +117,7 @@ class Propagation:
         level = shared_levels(self.net, kinds)
         depth = int(level.max()) + 1
         found: dict[tuple[int, bool, tuple[int, ...]], list[int]] = {}
+        levels = LEVELS[0]
         for levels in LEVELS:
             found = {}
             for i, kind in enumerate(kinds):
@@ -120,10 +125,11 @@ class Propagation:
             if len(found) <= GROUPS:
                 break
         children = np.array(list(map(len, self.net.children)))
-        return [  # by number of children, as their sums are made
+        ordered = [  # by number of children, as their sums are made
             (None if noisy else shape, np.array(members)[np.argsort(children[members], kind="stable")])
             for (_, noisy, shape), members in sorted(found.items())
         ]
+        return ordered, depth <= levels
 
     def _groups(self, kinds: list[tuple[tuple[int, ...] | None, Ints]]) -> tuple[list[Group], dict[int, Ints]]:
         """Also for each width whom each message to a parent goes to, among the nodes of that width; -1: nobody."""
