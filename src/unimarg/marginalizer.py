@@ -24,7 +24,7 @@ from unimarg.errors import EvidenceError, ImpossibleEvidenceError, UsageError
 from unimarg.evidence import Evidence, one_set, parse_evidence
 from unimarg.masking import can_show
 from unimarg.network import Floats, Network
-from unimarg.passes import Passes
+from unimarg.passes import TINY, Passes
 from unimarg.posterior import Posterior
 from unimarg.presets import Recipe
 from unimarg.ragged import Ragged
@@ -35,8 +35,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from unimarg.explanation import Explanation
-
-TINY = 1e-30  # what a likelihood leaves possible is above 0
 
 
 @dataclass(frozen=True, eq=False)

@@ -26,7 +26,7 @@ from unimarg.trunk import Trunk
 
 BATCHES = (1, 64, 512, 4096)  # rows of a compiled pass; a batch is padded to one of these
 OVERHEAD = 16  # rows that a pass could have answered in the time that it takes to start
-TINY = 1e-30  # what is left has at least this probability
+TINY = 1e-30  # what is left has at least this probability, or likelihood
 PROVEN = 4 * BATCHES[-1]  # rows whose evidence is propagated together
 
 
@@ -95,7 +95,7 @@ class Passes:
 
     def _possible(self, known: np.ndarray, values: Sequence[np.ndarray]) -> tuple[list[NDArray[np.bool_]], Ints]:
         """Which states are left, ``[nodes, K, rows]`` for each group, and the contradictions; a row that has one keeps every state."""
-        flags = self.ragged.nodes(known)  # pyright: ignore
+        flags = self.ragged.nodes(known)  # pyright: ignore[reportArgumentType]
         left = [pack(np.moveaxis((v > 0) | ~flag[..., None], 0, -1)) for flag, v in zip(flags, values, strict=True)]
         place = {i: self.ragged.member[i] for i in self.support.touching}
         for i, words in self.support.propagate({i: left[g][j] for i, (g, j) in place.items()}).items():
